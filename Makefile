@@ -1,0 +1,40 @@
+# Two commands: `make quickstart` and `make test`. Each makes .venv first, from pyproject.toml alone.
+#   PYTHON=python3.12   the interpreter .venv is made with (3.11 or newer)
+#   CUDA=12             packages of that CUDA major instead of the driver's; 13 where there is no driver
+#   PYTEST_ARGS=-x      more arguments for pytest
+PYTHON ?= python3
+CUDA ?= $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
+EXTRA := $(if $(filter 12,$(CUDA)),cu12,cu13)
+INSTALLED := .venv/installed-$(EXTRA)
+PASSES := tests/gpu tests/sim "tests --ignore=tests/gpu"
+
+export NVMATH_DEVICE_TEST_EVENTS := $(CURDIR)/.venv/test-events
+
+.PHONY: quickstart test lint clean
+
+quickstart: $(INSTALLED)
+	.venv/bin/python examples/quickstart.py
+
+# The simulator is chosen before Numba is imported, so its tests are a process of their own. All passes run, also after a failure.
+test: $(INSTALLED)
+	@rm -f "$(NVMATH_DEVICE_TEST_EVENTS)"; status=0; \
+	.venv/bin/ruff check . || status=1; \
+	for pass in $(PASSES); do \
+	    echo "== pytest $$pass"; .venv/bin/python -m pytest $(PYTEST_ARGS) $$pass || status=1; \
+	done; \
+	awk '{ n[$$1]++ } END { \
+	    printf "== all passes: %d LTO-IRs generated, %d cubins linked, %d simulated kernels\n", n["ltoir"], n["cubin"], n["simulated"]; \
+	    printf "%d passed, %d failed, %d skipped\n", n["passed"], n["failed"] + n["error"], n["skipped"] }' "$(NVMATH_DEVICE_TEST_EVENTS)"; \
+	exit $$status
+
+lint: $(INSTALLED)
+	.venv/bin/ruff check .
+
+$(INSTALLED): pyproject.toml
+	rm -rf .venv
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install -q -e ".[$(EXTRA),test,examples]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info

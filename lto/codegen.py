@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes to code and suggestions, through the store; what is missing is generated in worker processes.
+
+libmathdx holds a global lock while it compiles and keeps 1 to 2.3 GiB afterwards, so generation never happens
+in the caller's process: each missing recipe goes to a process of its own, as many at once as cores and memory
+allow, and the memory goes back when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+from nvmath_device.descriptors import Dim3, LeadingDimension
+from nvmath_device.lto import store as _store
+from nvmath_device.lto import toolchain
+from nvmath_device.lto.recipes import Recipe
+
+SCHEMA = 1  # raise it when the same recipe would give different code or different meta
+CODE_KIND, SUGGESTION_KIND = "ltoir", "gemm-suggestions"
+BYTES_PER_WORKER = 2_400_000_000  # measured: 1.6 to 2.3 GiB after a GEMM
+
+
+@dataclass(frozen=True)
+class Code:
+    """One or more device functions as LTO-IR. ``symbols`` maps the function's role to its name."""
+
+    symbol: str
+    ltoir: bytes
+
+    def __repr__(self) -> str:
+        return f"Code(symbol={self.symbol!r}, ltoir=<{len(self.ltoir)} bytes>)"
+
+
+@dataclass(frozen=True)
+class GemmSuggestions:
+    """What libmathdx advises for a GEMM on a target."""
+
+    block_dim: Dim3
+    leading_dimension: LeadingDimension
+
+
+def code(recipe: Recipe) -> Code:
+    """The LTO-IR of one recipe: from the store, or generated (13 to 30 s for a GEMM, 3 to 6 s for an FFT)."""
+    return codes([recipe])[0]
+
+
+def codes(recipes: Sequence[Recipe]) -> list[Code]:
+    """The LTO-IR of several recipes, in order; those missing are generated at the same time.
+
+    Raises:
+        CodegenError: libmathdx refused, with its own text.
+        MissingDependencyError: libmathdx or NVRTC is not installed.
+    """
+    jobs = [("code", recipe) for recipe in recipes]
+    return [Code(entry.meta["symbol"], entry.blob) for entry in _entries(CODE_KIND, jobs)]
+
+
+def gemm_suggestions(recipe: Recipe) -> GemmSuggestions:
+    """Suggested block size and leading dimensions; the first answer takes libmathdx 8 to 9 s, then it is stored."""
+    (entry,) = _entries(SUGGESTION_KIND, [("gemm_suggestions", recipe)])
+    return GemmSuggestions(Dim3(*entry.meta["block_dim"]), LeadingDimension(*entry.meta["leading_dimension"]))
+
+
+def _entries(kind: str, jobs: Sequence[tuple[str, Recipe]]) -> list[_store.Entry]:
+    versions = {"versions": toolchain.fingerprint(), "schema": SCHEMA}
+    requests = [(kind, {**recipe.words(), "symbol": recipe.symbol, **versions}) for _, recipe in jobs]
+    by_symbol = {recipe.symbol: (job, recipe) for job, recipe in jobs}
+
+    def create(missing: Sequence[tuple[str, Any]]) -> Iterator[tuple[int, dict[str, Any], bytes]]:
+        return generate([by_symbol[key["symbol"]] for _, key in missing])
+
+    return _store.default_store().get_or_create_many(requests, create)
+
+
+def generate(jobs: Sequence[tuple[str, Recipe]]) -> Iterator[tuple[int, dict[str, Any], bytes]]:
+    """Yield (index, meta, blob) of each job as it is done, without asking the store."""
+    from nvmath_device.lto import pool
+
+    toolchain.load_mathdx()  # a missing library is one clear error here, not one from each worker
+    workers = pool.Workers()
+    with pool.progress(len(jobs)), ThreadPoolExecutor(worker_count(len(jobs)), "nvmath_device") as executor:
+        futures = {executor.submit(workers.run, job, recipe): i for i, (job, recipe) in enumerate(jobs)}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], *future.result()
+        except BaseException:
+            workers.stop()
+            raise
+
+
+def worker_count(jobs: int) -> int:
+    """How many processes to run at once: no more than jobs, cores, and what the free memory holds."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(jobs, cores, _available_memory() // BYTES_PER_WORKER))
+
+
+def _available_memory() -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 2 * BYTES_PER_WORKER  # unknown: two at a time

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LTO-IR and PTX to machine code with nvJitLink; needs no GPU and no driver."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from nvmath_device.errors import LinkError
+from nvmath_device.lto import toolchain
+from nvmath_device.targets import ComputeCapability
+
+
+def link(
+    modules: Sequence[tuple[str, bytes]], *, sm: ComputeCapability, output: str = "cubin", extra: Sequence[str] = ()
+) -> bytes:
+    """Link ``(kind, code)`` modules, kind ``"ltoir"`` or ``"ptx"``, for one target.
+
+    ``output`` is ``"cubin"`` or ``"ptx"``. Unused variables are dropped: without that a GEMM kernel of 7 KB
+    carries 2.9 MB of constants and names.
+
+    Raises:
+        LinkError: with nvJitLink's log, or because compiler and linker versions do not go together.
+    """
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    toolchain.check_link_compatible()
+    make = {"ltoir": ObjectCode.from_ltoir, "ptx": ObjectCode.from_ptx}
+    codes = [make[kind](code, name=f"{kind}_{i}") for i, (kind, code) in enumerate(modules)]
+    options = LinkerOptions(
+        arch=sm.sm,
+        link_time_optimization=True,
+        ptx=True if output == "ptx" else None,
+        optimize_unused_variables=True,
+    )
+    started = time.monotonic()
+    try:
+        linker = Linker(*codes, options=options)
+        result = linker.link(output)
+    except Exception as error:
+        raise LinkError(f"nvJitLink could not link {len(codes)} modules for {sm.sm}: {error}") from error
+    binary = bytes(result.code)
+    logging.getLogger("nvmath_device").info(
+        "linked a %s for %s in %.1f s (%d bytes)",
+        output,
+        sm.sm,
+        time.monotonic() - started,
+        len(binary),
+        extra={"event": output},
+    )
+    return binary

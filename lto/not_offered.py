@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Members of libmathdx's enumerations that this package does not offer, each with the reason.
+
+A test walks every member of the shipped headers: it is used by the package or it stands here, never both.
+"""
+
+from __future__ import annotations
+
+from enum import EnumMeta
+
+from nvmath_device.lto import mathdx_enums as enums
+
+
+def _all(enum: EnumMeta, reason: str) -> dict[str, str]:
+    return {f"{enum.__name__}.{name}": reason for name in enum.__members__}
+
+
+_TENSORS = "tensor API: not offered yet"
+_PIPELINES = "pipelines: not offered yet"
+_TRSM = "triangular solve: not offered yet"
+_WARP = "libmathdx 0.4.2 refuses warp execution for GEMM (status 1)"
+_ABI = "foreign calling convention; Numba calls the native one"
+_OUTPUT = "code is linked as LTO-IR only"
+_LINEARIZATION = "experimental and for PTX code only"
+
+#: "Enum.MEMBER" -> why it is not offered.
+NOT_OFFERED: dict[str, str] = {
+    **_all(enums.BlasMemorySpace, _TENSORS),
+    **_all(enums.BlasTensorType, _TENSORS),
+    **_all(enums.BlasTensorOption, _TENSORS),
+    **_all(enums.BlasTensorTrait, _TENSORS),
+    **_all(enums.BlasDeviceFunctionTrait, _TENSORS),
+    **_all(enums.BlasDeviceFunctionOption, _TENSORS),
+    **_all(enums.BlasDeviceFunctionType, _TENSORS),
+    "BlasApi.TENSORS": _TENSORS,
+    **_all(enums.BlasDevicePipelineType, _PIPELINES),
+    **_all(enums.BlasTilePipelineType, _PIPELINES),
+    **_all(enums.BlasBlockSizeStrategy, _PIPELINES),
+    **_all(enums.BlasPipelineTrait, _PIPELINES),
+    **_all(enums.BlasWithPipeline, _PIPELINES),
+    "BlasOperatorType.WITH_PIPELINE": _PIPELINES,
+    **_all(enums.BlasFillMode, _TRSM),
+    **_all(enums.BlasSide, _TRSM),
+    **_all(enums.BlasDiag, _TRSM),
+    "BlasFunction.TRSM": _TRSM,
+    "BlasOperatorType.SIDE": _TRSM,
+    "BlasOperatorType.FILL_MODE": _TRSM,
+    "BlasOperatorType.DIAG": _TRSM,
+    "Execution.WARP": _WARP,
+    **_all(enums.FunctionAbi, _ABI),
+    "FftOperatorType.FUNCTION_ABI": _ABI,
+    "CodeType.PTX": _OUTPUT,
+    "CodeContainer.FATBIN": _OUTPUT,
+    "CodeContainer.PTX": _OUTPUT,
+    **_all(enums.FftThreadLinearization, _LINEARIZATION),
+    "FftOperatorType.THREAD_LINEARIZATION": _LINEARIZATION,
+}

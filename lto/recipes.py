@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From descriptor to recipe: what libmathdx is told, as pure data.
+
+A :class:`Recipe` is JSON all through, so it can be a store key in words and travel to a worker process. Equal
+recipes give equal code; the symbol is derived from the recipe alone, so two kernels, or two processes, that
+ask for the same thing share one function and never clash over different ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nvmath_device.descriptors import (
+    CONJ_TRANSPOSED,
+    NON_TRANSPOSED,
+    ROW_MAJOR,
+    SUGGESTED,
+    Arrangement,
+    Dim3,
+    GemmDescriptor,
+    LeadingDimension,
+)
+from nvmath_device.errors import UnsupportedError
+from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability
+
+GEMM_APIS = ("SMEM", "SMEM_DYNAMIC_LD")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Operators of one libmathdx descriptor. ``operators`` maps names to an integer, a name or a list of them."""
+
+    library: str  # "cublasdx" or "cufftdx"
+    operators: tuple[tuple[str, Any], ...]
+    prefix: str  # readable part of the symbol
+
+    def words(self) -> dict[str, Any]:
+        """The recipe as a JSON-able mapping; the store's key, apart from the versions."""
+        return {"library": self.library, "operators": {k: _listed(v) for k, v in self.operators}}
+
+    @property
+    def symbol(self) -> str:
+        """Name of the device function; depends on the parameters only."""
+        text = json.dumps(self.words(), sort_keys=True, separators=(",", ":"))
+        return f"{self.prefix}_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """What a worker gets; :meth:`from_json` turns it back."""
+        return {**self.words(), "prefix": self.prefix}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Recipe:
+        operators = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in data["operators"].items())
+        return cls(data["library"], operators, data["prefix"])
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def target_operator(sm: ComputeCapability) -> tuple[str, Any]:
+    """The SM operator: an integer; the arch modifier goes into the code's own target option."""
+    return ("SM", sm.integer)
+
+
+def gemm_recipe(
+    descriptor: GemmDescriptor,
+    *,
+    block_dim: Dim3 | None,
+    static_block_dim: bool,
+    sm: ComputeCapability,
+    api: str,
+) -> Recipe:
+    """The recipe of a block GEMM on shared memory.
+
+    ``block_dim=None`` and a ``"suggested"`` leading dimension leave the operator out: that is a question
+    (:func:`nvmath_device.lto.codegen.gemm_suggestions`), not code to run.
+
+    Raises:
+        UnsupportedError: A, B and C together do not fit into the shared memory of a block of ``sm``.
+    """
+    assert api in GEMM_APIS
+    ask_ld = descriptor.leading_dimension == SUGGESTED
+    if not ask_ld:
+        refuse_oversize(descriptor, sm)
+    operators: list[tuple[str, Any]] = [
+        ("FUNCTION", "MM"),
+        ("SIZE", tuple(descriptor.size)),
+        ("PRECISION", tuple(t.mathdx for t in descriptor.precision)),
+        ("TYPE", descriptor.data_type.upper()),
+        target_operator(sm),
+        ("EXECUTION", "BLOCK"),
+        ("API", api),
+        *_storage_operators(descriptor),
+    ]
+    if sm.arch:
+        operators.append(("ARCH_MODIFIER", {"a": "ARCH_SPECIFIC", "f": "FAMILY_SPECIFIC"}[sm.arch]))
+    if block_dim is not None:
+        operators.append(("BLOCK_DIM", tuple(block_dim)))
+    if static_block_dim:
+        operators.append(("STATIC_BLOCK_DIM", "ENABLED"))
+    # With the runtime-leading-dimension form the descriptor's own one is not used: leave it out, so that
+    # descriptors that differ only there share their code.
+    if not ask_ld and api == "SMEM" and descriptor.leading_dimension != descriptor.tight_leading_dimension:
+        assert isinstance(descriptor.leading_dimension, LeadingDimension)
+        operators.append(("LEADING_DIMENSION", tuple(descriptor.leading_dimension)))
+    natural = tuple(v.alignment for v in descriptor.value_types)
+    if descriptor.alignment != natural:
+        assert descriptor.alignment is not None
+        operators.append(("ALIGNMENT", tuple(descriptor.alignment)))
+    return Recipe("cublasdx", tuple(operators), "nvmath_device_mm")
+
+
+def _storage_operators(descriptor: GemmDescriptor) -> list[tuple[str, Any]]:
+    """ARRANGEMENT, or TRANSPOSE_MODE where a conjugate is wanted: libmathdx takes one of the two.
+
+    A stored matrix that is transposed before use is the same memory as the untransposed one in the other
+    order, so all but the conjugate goes through ARRANGEMENT and equal code is generated once.
+    """
+    mode, arrangement = descriptor.transpose_mode, descriptor.arrangement
+    if CONJ_TRANSPOSED in mode and descriptor.data_type == "complex":
+        orders = list(arrangement)
+        if ROW_MAJOR in orders:
+            raise UnsupportedError(
+                "transpose_mode: 'conj_transposed' needs column-major A, B and C; "
+                f"the arrangement is {tuple(arrangement)}"
+            )
+        return [("TRANSPOSE_MODE", tuple(x.upper() for x in mode))]
+    a, b, c = arrangement
+    flipped = Arrangement(
+        a if mode.a == NON_TRANSPOSED else _other(a), b if mode.b == NON_TRANSPOSED else _other(b), c
+    )
+    return [("ARRANGEMENT", tuple(x.upper() for x in flipped))]
+
+
+def _other(order: str) -> str:
+    return "col_major" if order == ROW_MAJOR else ROW_MAJOR
+
+
+def refuse_oversize(descriptor: GemmDescriptor, sm: ComputeCapability) -> None:
+    """libmathdx compiles what no device can launch (in half a minute); say so at once instead."""
+    need = sum(descriptor.storage_bytes)
+    limit = MAX_SHARED_BYTES[sm[:2]]
+    if need > limit:
+        m, n, k = descriptor.size
+        a, b, c = descriptor.storage_bytes
+        raise UnsupportedError(
+            f"size: {m} x {n} x {k} needs {need:,} bytes of shared memory ({a:,} for A, {b:,} for B, {c:,} for C) "
+            f"and a block of {sm.sm} has at most {limit:,}; take a smaller tile and loop over K"
+        )

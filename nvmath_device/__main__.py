@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m nvmath_device``: ``info`` tells about the installation, ``cache`` about the code store."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nvmath_device.errors import NvmathDeviceError
+
+if TYPE_CHECKING:
+    from nvmath_device.lto.store import Store
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is 0, 1 for an error told on stderr, 2 for wrong arguments."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except (NvmathDeviceError, OSError) as error:
+        print(f"nvmath_device: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m nvmath_device", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    info = commands.add_parser("info", help="what is installed, and what is missing")
+    info.add_argument("--json", action="store_true", help="as JSON")
+    info.set_defaults(run=_info)
+
+    cache = commands.add_parser("cache", help="look at, empty, or pass on the code store")
+    actions = cache.add_subparsers(required=True, metavar="ACTION")
+    for name, run, text in (
+        ("path", _cache_path, "print its folder"),
+        ("list", _cache_list, "one line an entry, the most recently used first: bytes, last use, kind, key"),
+        ("clear", _cache_clear, "remove all entries"),
+    ):
+        actions.add_parser(name, help=text).set_defaults(run=run)
+    for name, run, text in (
+        ("export", _cache_export, "write all entries to FILE"),
+        ("import", _cache_import, "add the entries of FILE, which `cache export` wrote"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("file", metavar="FILE")
+        action.set_defaults(run=run)
+    return parser
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from nvmath_device.info import info, render
+
+    report = info()
+    print(json.dumps(report, indent=2) if arguments.json else render(report))
+    return 0
+
+
+def _store() -> Store:
+    from nvmath_device.lto.store import default_store
+
+    store = default_store()
+    if store.path is None:
+        raise NvmathDeviceError("the code store is off; unset NVMATH_DEVICE_CACHE_DIR or set it to a folder")
+    return store
+
+
+def _cache_path(arguments: argparse.Namespace) -> int:
+    print(_store().path)
+    return 0
+
+
+def _cache_list(arguments: argparse.Namespace) -> int:
+    for entry in sorted(_store().entries(), key=lambda entry: entry.mtime, reverse=True):
+        used = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.mtime))
+        key = entry.key if isinstance(entry.key, str) else json.dumps(entry.key, sort_keys=True)
+        print(f"{entry.size:>12}  {used}  {entry.kind}  {key}")
+    return 0
+
+
+def _cache_clear(arguments: argparse.Namespace) -> int:
+    print(f"{_store().clear()} entries removed")
+    return 0
+
+
+def _cache_export(arguments: argparse.Namespace) -> int:
+    print(f"{_store().export_entries(arguments.file)} entries written to {arguments.file}")
+    return 0
+
+
+def _cache_import(arguments: argparse.Namespace) -> int:
+    print(f"{_store().import_entries(arguments.file)} entries now stored")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one family of exceptions.
+
+Every error this package raises on purpose is a :class:`NvmathDeviceError` *and* the built-in exception a
+Python programmer would expect, so ``except ValueError`` keeps working.
+"""
+
+from __future__ import annotations
+
+
+class NvmathDeviceError(Exception):
+    """Root of the family. Never raised itself."""
+
+
+class InvalidArgumentError(NvmathDeviceError, ValueError):
+    """An argument has a value that is not allowed. The message names argument, value and what is allowed."""
+
+
+class ArgumentTypeError(NvmathDeviceError, TypeError):
+    """An argument has a type that is not allowed."""
+
+
+class UnsupportedError(NvmathDeviceError, ValueError):
+    """The request is well formed, but this libmathdx, target or device does not offer it."""
+
+
+class CodegenError(NvmathDeviceError, RuntimeError):
+    """libmathdx refused or failed. ``status`` is its numeric status, ``log`` its own text or an empty string."""
+
+    def __init__(self, message: str, *, status: int | None = None, log: str = "") -> None:
+        super().__init__(f"{message}\n--- libmathdx says ---\n{log}" if log else message)
+        self.status = status
+        self.log = log
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_codegen_error, (self.args[0], self.status, self.log))
+
+
+def _rebuild_codegen_error(text: str, status: int | None, log: str) -> CodegenError:
+    error = CodegenError.__new__(CodegenError)
+    RuntimeError.__init__(error, text)
+    error.status, error.log = status, log
+    return error
+
+
+class LinkError(NvmathDeviceError, RuntimeError):
+    """nvJitLink could not link. The message carries its log."""
+
+
+class MissingDependencyError(NvmathDeviceError, ImportError):
+    """A package or library is not installed. The message gives the command that installs it."""
+
+
+class NoDeviceError(NvmathDeviceError, RuntimeError):
+    """A CUDA device or driver is needed and there is none."""
+
+
+class KernelOnlyError(NvmathDeviceError, RuntimeError):
+    """A function that only means something inside a ``@cuda.jit`` kernel was called on the host."""
+
+
+class KernelTypingError(NvmathDeviceError, TypeError):
+    """A call inside a kernel has wrong arguments. Numba shows its text as the typing error."""
+
+
+class KernelExecutionError(NvmathDeviceError, RuntimeError):
+    """A call inside a simulated or debugged kernel broke a rule that only running code can see."""

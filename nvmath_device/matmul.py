@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block matrix multiplication inside kernels: :class:`Matmul`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from nvmath_device import simulation
+from nvmath_device.checks import choice, missing, positive_int
+from nvmath_device.descriptors import (
+    COL_MAJOR,
+    NON_TRANSPOSED,
+    SUGGESTED,
+    Alignment,
+    Arrangement,
+    Dim3,
+    GemmDescriptor,
+    GemmSize,
+    LeadingDimension,
+    MatrixLayout,
+    Precision,
+    TransposeMode,
+    block_dim as read_block_dim,
+)
+from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+from nvmath_device.kernel_calls import call_in_kernel
+from nvmath_device.shared_storage import SharedStorageCalc
+from nvmath_device.targets import SIMULATED_CC, ComputeCapability, compute_capability
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nvmath_device.lto.recipes import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockExecution:
+    """How a block runs a GEMM: the part of :class:`Matmul` that the host level has no use for.
+
+    ``sm=None`` means the device (or the target) a kernel is compiled for. ``block_dim="suggested"`` leaves the
+    number of threads to libmathdx. ``static_block_dim`` promises that the launch uses exactly ``block_dim``.
+    """
+
+    block_dim: Dim3 | Literal["suggested"] = SUGGESTED
+    static_block_dim: bool = False
+    sm: ComputeCapability | None = None
+
+
+class ResolvedGemm(NamedTuple):
+    """A GEMM with nothing left open: concrete leading dimensions, block and target."""
+
+    descriptor: GemmDescriptor
+    block_dim: Dim3
+    static_block_dim: bool
+    sm: ComputeCapability
+
+    def recipe(self, api: str) -> Recipe:
+        """What libmathdx is told for ``api``, ``"SMEM"`` or ``"SMEM_DYNAMIC_LD"``."""
+        from nvmath_device.lto.recipes import gemm_recipe
+
+        return gemm_recipe(
+            self.descriptor, block_dim=self.block_dim, static_block_dim=self.static_block_dim, sm=self.sm, api=api
+        )
+
+
+class Matmul:
+    """C = alpha op(A) op(B) + beta C by all threads of a block, on matrices in shared memory (cuBLASDx).
+
+    The object is immutable, hashable, comparable and picklable, and usable in kernels as a global, a closure
+    variable or a class attribute; there its integer attributes are compile-time constants. Building one checks
+    everything Python can know and compiles nothing; code is generated when a kernel that calls
+    :meth:`execute` is compiled, or taken from the store.
+
+    Args:
+        size: (m, n, k) in elements.
+        precision: element type of A, B and C, or three of them. float16, bfloat16, tfloat32, float32, float64,
+            float8_e4m3fn, float8_e5m2 and integers; C is float16, float32, float64 or a 32/64-bit integer.
+        data_type: ``"real"`` or ``"complex"``.
+        sm: target, e.g. ``90``; ``None`` is the device the kernel is compiled for.
+        block_size / block_dim: threads of the block, as a number or as (x, y, z); at most one of the two.
+            Default ``"suggested"``.
+        leading_dimension: (lda, ldb, ldc) in elements, ``"suggested"``, or ``None`` for no padding.
+        arrangement / transpose_mode: exactly one of the two; see :class:`GemmDescriptor`.
+        alignment: bytes each of the three pointers is aligned to, as a promise; default is the element's size.
+        function: ``"MM"``.
+        static_block_dim: promise that launches use exactly this block.
+        execution: ``"Block"``.
+
+    Raises:
+        InvalidArgumentError, ArgumentTypeError: naming the argument, its value and what is allowed.
+        UnsupportedError: well formed, but libmathdx or the target does not offer it.
+    """
+
+    def __init__(
+        self,
+        size: Any = None,
+        precision: Any = None,
+        data_type: str | None = None,
+        *,
+        sm: Any = None,
+        block_size: int | Literal["suggested"] | None = None,
+        block_dim: Any = None,
+        leading_dimension: Any = None,
+        transpose_mode: Any = None,
+        arrangement: Any = None,
+        alignment: Any = None,
+        function: str = "MM",
+        static_block_dim: bool = False,
+        execution: str = "Block",
+    ) -> None:
+        required = {"size": size, "precision": precision, "data_type": data_type}
+        absent = [name for name, value in required.items() if value is None]
+        if arrangement is None and transpose_mode is None:
+            absent.append("arrangement (or transpose_mode)")
+        if absent:
+            raise missing(absent, owner="Matmul")
+        if arrangement is not None and transpose_mode is not None:
+            raise InvalidArgumentError("arrangement and transpose_mode are both given; give one of them")
+        choice(function, ("MM",), argument="function")
+        _refuse_execution(execution)
+        if not isinstance(static_block_dim, bool):
+            raise ArgumentTypeError(f"static_block_dim: {static_block_dim!r} is not a bool")
+        layout: dict[str, Any] = (
+            {"arrangement": arrangement} if arrangement is not None else {"transpose_mode": transpose_mode}
+        )
+        descriptor = GemmDescriptor(
+            size=size,
+            precision=precision,
+            data_type=data_type,  # type: ignore[arg-type]
+            leading_dimension=leading_dimension,
+            alignment=alignment,
+            **layout,
+        )
+        execution_part = BlockExecution(
+            block_dim=_read_block(block_size, block_dim),
+            static_block_dim=static_block_dim,
+            sm=None if sm is None else compute_capability(sm),
+        )
+        self._set(descriptor, execution_part)
+
+    @classmethod
+    def from_descriptor(cls, descriptor: GemmDescriptor, execution: BlockExecution | None = None) -> Matmul:
+        """The device-level GEMM of a descriptor, for example one that the host level made."""
+        self = cls.__new__(cls)
+        self._set(descriptor, execution or BlockExecution())
+        return self
+
+    def _set(self, descriptor: GemmDescriptor, execution: BlockExecution) -> None:
+        self.__dict__["descriptor"] = descriptor
+        self.__dict__["block_execution"] = execution
+        if execution.sm is not None and descriptor.leading_dimension != SUGGESTED:
+            from nvmath_device.lto.recipes import refuse_oversize
+
+            refuse_oversize(descriptor, execution.sm)
+
+    descriptor: GemmDescriptor
+    block_execution: BlockExecution
+
+    # -- a value -------------------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Matmul is immutable: {name!r} cannot be set; build another one")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Matmul):
+            return NotImplemented
+        return self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Matmul.from_descriptor, self._identity)
+
+    @property
+    def _identity(self) -> tuple[GemmDescriptor, BlockExecution]:
+        return (self.descriptor, self.block_execution)
+
+    def __repr__(self) -> str:
+        d, e = self.descriptor, self.block_execution
+        m, n, k = d.size
+        types = ", ".join(map(str, d.precision)) if len(set(d.precision)) > 1 else str(d.precision.c)
+        parts = [f"{m}x{n}x{k}", types, d.data_type]
+        if d.transpose_mode != (NON_TRANSPOSED, NON_TRANSPOSED):
+            parts.append(f"transpose_mode={tuple(d.transpose_mode)}")
+        else:
+            parts.append(f"arrangement={tuple(d.arrangement)}")
+        if d.leading_dimension != d.tight_leading_dimension:
+            shown = d.leading_dimension if d.leading_dimension == SUGGESTED else tuple(d.leading_dimension)
+            parts.append(f"leading_dimension={shown!r}")
+        if d.alignment != tuple(v.alignment for v in d.value_types):
+            parts.append(f"alignment={tuple(d.alignment or ())}")
+        parts.append(f"block_dim={e.block_dim if e.block_dim == SUGGESTED else tuple(e.block_dim)!r}")
+        if e.static_block_dim:
+            parts.append("static_block_dim=True")
+        if e.sm is not None:
+            parts.append(f"sm={e.sm.sm}")
+        return f"Matmul({', '.join(parts)})"
+
+    # -- resolution ----------------------------------------------------------------------------------------
+
+    def resolved(self, sm: ComputeCapability | None = None) -> ResolvedGemm:
+        """This GEMM for ``sm`` (default: its own, else the current device) with nothing left open.
+
+        Asks libmathdx only for what was left to be ``"suggested"`` (8 to 9 s once, then stored).
+        """
+        return _resolve(self.descriptor, self.block_execution, self.block_execution.sm or sm or _current_target())
+
+    @property
+    def _here(self) -> ResolvedGemm:
+        """Resolved for this machine, only as far as needed: no device is asked when nothing depends on it."""
+        d, e = self.descriptor, self.block_execution
+        if d.leading_dimension != SUGGESTED and isinstance(e.block_dim, Dim3):
+            return ResolvedGemm(d, e.block_dim, e.static_block_dim, e.sm or SIMULATED_CC)
+        return self.resolved()
+
+    # -- attributes, readable on the host and in kernels -----------------------------------------------------
+
+    @property
+    def size(self) -> GemmSize:
+        return self.descriptor.size
+
+    @property
+    def precision(self) -> Precision:
+        return self.descriptor.precision
+
+    @property
+    def data_type(self) -> str:
+        return self.descriptor.data_type
+
+    @property
+    def function(self) -> str:
+        return "MM"
+
+    @property
+    def execution(self) -> str:
+        return "Block"
+
+    @property
+    def sm(self) -> ComputeCapability:
+        """The target; the current device's when none was given."""
+        return self.block_execution.sm or _current_target()
+
+    @property
+    def arrangement(self) -> Arrangement:
+        return self.descriptor.arrangement
+
+    @property
+    def transpose_mode(self) -> TransposeMode:
+        return self.descriptor.transpose_mode
+
+    @property
+    def alignment(self) -> Alignment:
+        """Bytes."""
+        assert self.descriptor.alignment is not None
+        return self.descriptor.alignment
+
+    @property
+    def leading_dimension(self) -> LeadingDimension:
+        """Elements. Asks libmathdx when it was left to be suggested."""
+        if self.descriptor.leading_dimension == SUGGESTED:
+            return self._here.descriptor.leading_dimension  # type: ignore[return-value]
+        return self.descriptor.leading_dimension  # type: ignore[return-value]
+
+    @property
+    def block_dim(self) -> Dim3:
+        """Threads. Asks libmathdx when it was left to be suggested."""
+        block = self.block_execution.block_dim
+        return block if isinstance(block, Dim3) else self._here.block_dim
+
+    @property
+    def block_size(self) -> int:
+        return self.block_dim.size
+
+    @property
+    def max_threads_per_block(self) -> int:
+        """Threads the code is generated for; launch with exactly :attr:`block_dim`."""
+        return self.block_dim.size
+
+    @property
+    def static_block_dim(self) -> bool:
+        return self.block_execution.static_block_dim
+
+    @property
+    def layouts(self) -> tuple[MatrixLayout, MatrixLayout, MatrixLayout]:
+        """A, B and C as stored in shared memory."""
+        return self._with_leading_dimension.layouts
+
+    @cached_property
+    def _with_leading_dimension(self) -> GemmDescriptor:
+        if self.descriptor.leading_dimension == SUGGESTED:
+            return self._here.descriptor
+        return self.descriptor
+
+    @property
+    def a_value_type(self) -> np.dtype[Any]:
+        """NumPy dtype of A's elements; in a kernel the dtype to make a shared array with."""
+        return self.descriptor.value_types[0].dtype
+
+    @property
+    def b_value_type(self) -> np.dtype[Any]:
+        return self.descriptor.value_types[1].dtype
+
+    @property
+    def c_value_type(self) -> np.dtype[Any]:
+        return self.descriptor.value_types[2].dtype
+
+    @property
+    def a_dim(self) -> tuple[int, int]:
+        """(rows, columns) of A as stored."""
+        return self.descriptor.dims[0]
+
+    @property
+    def b_dim(self) -> tuple[int, int]:
+        return self.descriptor.dims[1]
+
+    @property
+    def c_dim(self) -> tuple[int, int]:
+        return self.descriptor.dims[2]
+
+    @property
+    def a_size(self) -> int:
+        """Elements of A's buffer, leading dimension included."""
+        return self.layouts[0].size
+
+    @property
+    def b_size(self) -> int:
+        return self.layouts[1].size
+
+    @property
+    def c_size(self) -> int:
+        return self.layouts[2].size
+
+    # -- questions -------------------------------------------------------------------------------------------
+
+    def get_shared_storage_size(self, *args: Any) -> int:
+        """Bytes of dynamic shared memory for A, B and C one after the other, each aligned.
+
+        Without arguments for the descriptor's leading dimensions; with ``(lda, ldb, ldc)`` for those; with
+        three :class:`MatrixLayout` for those.
+        """
+        return self._storage(args, 3)
+
+    def get_shared_storage_size_ab(self, *args: Any) -> int:
+        """Bytes for A and B only; arguments as in :meth:`get_shared_storage_size`, two of them."""
+        return self._storage(args, 2)
+
+    def _storage(self, args: tuple[Any, ...], count: int) -> int:
+        if len(args) not in (0, count):
+            raise InvalidArgumentError(f"give no argument, {count} leading dimensions or {count} layouts; got {len(args)}")
+        layouts: tuple[MatrixLayout, ...] = args or self.layouts[:count]
+        if args and not all(isinstance(x, MatrixLayout) for x in args):
+            given = (*args, *self.descriptor.tight_leading_dimension)[:3]
+            layouts = self.descriptor.replace(leading_dimension=given).layouts[:count]
+        calc = SharedStorageCalc()
+        for layout, value, alignment in zip(layouts, self.descriptor.value_types, self.alignment):
+            calc.add(max(alignment, 16), value.itemsize, layout)
+        return calc.get()
+
+    def valid(self, *knobs: str) -> list[tuple[Dim3, ...]]:
+        """Advised values of a knob; ``"block_dim"`` is the only one. Any block of 1 to 1024 threads is legal."""
+        for knob in knobs or ("",):
+            choice(knob, ("block_dim",), argument="knobs")
+        open_block = BlockExecution(static_block_dim=False, sm=self.block_execution.sm)
+        return [(Matmul.from_descriptor(self.descriptor, open_block).block_dim,)]
+
+    # -- in kernels ------------------------------------------------------------------------------------------
+
+    def execute(self, *args: Any, **kwargs: Any) -> None:
+        """Kernel side: C = alpha op(A) op(B) + beta C; called by every thread of the block.
+
+        Forms: ``execute(alpha, a, b, beta, c)`` and, with leading dimensions known only at run time,
+        ``execute(alpha, a, lda, b, ldb, beta, c, ldc)``. A 1-D operand is a pointer to the matrix in the
+        descriptor's layout; a 2-D operand is used with its own strides and must have the descriptor's order.
+        Element types are the descriptor's; a complex or multi-component type may also be given as a 1-D array
+        of its components. alpha and beta are converted to C's type. With ``beta == 0`` C is not read.
+
+        Guarantees no synchronisation: call ``cuda.syncthreads()`` before, when other threads wrote A, B or C,
+        and after, before reading C. The block must have ``block_dim`` threads.
+        """
+        call_in_kernel("Matmul.execute", "matmul_execute", self, args, kwargs)
+
+    @property
+    def _numba_type_(self) -> Any:
+        from nvmath_device.numba_backend import matmul_type
+
+        return matmul_type(self)
+
+
+def _refuse_execution(execution: Any) -> None:
+    if execution == "Thread":
+        raise UnsupportedError(
+            "execution: 'Thread' is not offered for matrix products by libmathdx (0.4.2 offers it for triangular "
+            "solves only); use execution='Block'"
+        )
+    choice(execution, ("Block",), argument="execution")
+
+
+def _read_block(block_size: Any, block_dim: Any) -> Dim3 | Literal["suggested"]:
+    if block_size is not None and block_dim is not None:
+        raise InvalidArgumentError("block_size and block_dim are both given; give one of them")
+    if block_size is not None and not isinstance(block_size, str):
+        return read_block_dim(positive_int(block_size, argument="block_size"), argument="block_size")
+    value = block_dim if block_size is None else block_size
+    if value is None or isinstance(value, str):
+        choice(value or SUGGESTED, (SUGGESTED,), argument="block_dim" if block_size is None else "block_size")
+        return SUGGESTED
+    return read_block_dim(value)
+
+
+def _current_target() -> ComputeCapability:
+    if simulation.is_active():
+        return SIMULATED_CC
+    from nvmath_device.lto import toolchain
+
+    return compute_capability(toolchain.current_sm())
+
+
+# What is assumed where libmathdx is missing and kernels are only simulated: four warps, no padding.
+SIMULATED_BLOCK_DIM = Dim3(128)
+
+
+@lru_cache(maxsize=4096)
+def _resolve(descriptor: GemmDescriptor, execution: BlockExecution, sm: ComputeCapability) -> ResolvedGemm:
+    from nvmath_device.lto import codegen, toolchain
+    from nvmath_device.lto.recipes import gemm_recipe
+
+    given = execution.block_dim if isinstance(execution.block_dim, Dim3) else None
+    if given is not None and descriptor.leading_dimension != SUGGESTED:
+        return ResolvedGemm(descriptor, given, execution.static_block_dim, sm)
+    if simulation.is_active() and not toolchain.has_mathdx():
+        tight = descriptor.replace(leading_dimension=None)
+        concrete = tight if descriptor.leading_dimension == SUGGESTED else descriptor
+        return ResolvedGemm(concrete, given or SIMULATED_BLOCK_DIM, execution.static_block_dim, sm)
+    question = gemm_recipe(descriptor, block_dim=given, static_block_dim=False, sm=sm, api="SMEM")
+    advice = codegen.gemm_suggestions(question)
+    if descriptor.leading_dimension == SUGGESTED:
+        descriptor = descriptor.replace(leading_dimension=advice.leading_dimension)
+    return ResolvedGemm(descriptor, given or advice.block_dim, execution.static_block_dim, sm)

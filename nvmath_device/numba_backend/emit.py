@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emits LLVM IR for calls into generated code: pointers, scalars by address, declarations, linking."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.cudadrv.linkable_code import LTOIR
+
+from nvmath_device.dtypes import ValueType
+from nvmath_device.lto import codegen
+from nvmath_device.lto.recipes import Recipe
+from nvmath_device.numba_backend.element_types import element_numba, scalar_type
+
+_BYTE_POINTER = ir.IntType(8).as_pointer()
+_SHARED_ADDRESS_SPACE = 3
+_SHARED_ALIGNMENT = 16  # bytes; the most any libmathdx value needs
+
+
+@lru_cache(maxsize=1024)
+def _linkable(recipe: Recipe) -> LTOIR:
+    """One object a recipe: Numba links every distinct object once, so equal code must be the same object."""
+    code = codegen.code(recipe)
+    return LTOIR(code.ltoir, name=recipe.symbol)
+
+
+def call_generated(context: Any, builder: Any, recipe: Recipe, arguments: list[Any], *, symbol: str = "") -> None:
+    """Call the void function of ``recipe`` with pointers, and have its code linked into the kernel.
+
+    The declaration is exactly libmathdx's prototype, ``void f(void*, ...)``: under link-time optimisation a
+    declaration that differs is not noticed by anybody.
+    """
+    context.active_code_library.add_linking_file(_linkable(recipe))
+    _raise_shared_alignment(builder.module)
+    name = symbol or recipe.symbol
+    function = builder.module.globals.get(name)
+    if function is None:
+        prototype = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER] * len(arguments))
+        function = ir.Function(builder.module, prototype, name)
+    builder.call(function, [builder.bitcast(a, _BYTE_POINTER) for a in arguments])
+
+
+def _raise_shared_alignment(module: Any) -> None:
+    """Numba aligns shared arrays to their element's parts (complex64 to 4 bytes); libmathdx needs the whole."""
+    for variable in module.global_values:
+        if isinstance(variable, ir.GlobalVariable) and variable.addrspace == _SHARED_ADDRESS_SPACE:
+            variable.align = max(variable.align or 1, _SHARED_ALIGNMENT)
+
+
+def array_struct(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
+    """Numba's view of an array value: ``.data``, ``.shape``, ``.strides`` (bytes), ``.nitems``."""
+    return context.make_array(array_type)(context, builder, array)
+
+
+def data_pointer(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
+    return array_struct(context, builder, array_type, array).data
+
+
+def scalar_address(context: Any, builder: Any, value_type: ValueType, scalar: Any) -> Any:
+    """Put a scalar, already converted to ``scalar_type(value_type)``, on the stack as libmathdx lays it out."""
+    component = context.get_value_type(element_numba(value_type.element))
+    count = value_type.components
+    slot = cgutils.alloca_once(builder, ir.ArrayType(component, count))
+    slot.align = max(value_type.alignment, 8)
+    for i, part in enumerate(_parts(context, builder, value_type, scalar)):
+        builder.store(part, cgutils.gep_inbounds(builder, slot, 0, i))
+    return slot
+
+
+def _parts(context: Any, builder: Any, value_type: ValueType, scalar: Any) -> list[Any]:
+    if value_type.components == 1:
+        return [scalar]
+    source = scalar_type(value_type)
+    target = element_numba(value_type.element)
+    if not isinstance(source, types.Complex):  # an integer: the real part
+        return [scalar, ir.Constant(scalar.type, 0)]
+    pair = context.make_complex(builder, source, value=scalar)
+    return [context.cast(builder, part, source.underlying_float, target) for part in (pair.real, pair.imag)]
+
+
+def integer_address(context: Any, builder: Any, value: Any) -> Any:
+    """Address of an ``unsigned`` on the stack holding ``value`` (an i32)."""
+    slot = cgutils.alloca_once(builder, ir.IntType(32))
+    builder.store(value, slot)
+    return slot

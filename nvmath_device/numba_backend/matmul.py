@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Matmul`` in kernels: its type, the typing of ``execute`` and the call it becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+
+from nvmath_device.descriptors import COL_MAJOR, ROW_MAJOR
+from nvmath_device.dtypes import ValueType
+from nvmath_device.matmul import BlockExecution, Matmul
+from nvmath_device.numba_backend import emit
+from nvmath_device.numba_backend.copies import matmul_copies
+from nvmath_device.numba_backend.element_types import holds, holds_components, scalar_type, wanted
+from nvmath_device.numba_backend.objects import Call, ConstantType, current_target, method, register_constant
+
+STATIC_FORM = ("alpha", "a", "b", "beta", "c")
+RUNTIME_FORM = ("alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc")
+
+ATTRIBUTES = (
+    "size", "precision", "data_type", "execution", "function", "arrangement", "transpose_mode", "alignment",
+    "leading_dimension", "block_dim", "block_size", "static_block_dim", "max_threads_per_block",
+    "a_value_type", "b_value_type", "c_value_type", "a_dim", "b_dim", "c_dim", "a_size", "b_size", "c_size",
+)  # fmt: skip
+
+
+class MatmulType(ConstantType):
+    """A ``Matmul``; what it left open is settled for the target of the running compilation."""
+
+    value: Matmul
+
+    def for_target(self) -> Matmul:
+        plan = self.value.resolved(current_target())
+        return Matmul.from_descriptor(
+            plan.descriptor,
+            BlockExecution(block_dim=plan.block_dim, static_block_dim=plan.static_block_dim, sm=plan.sm),
+        )
+
+
+def _resolve_execute(typ: MatmulType, call: Call) -> Any:
+    arguments = call.bind(STATIC_FORM, RUNTIME_FORM)
+    descriptor = typ.value.descriptor
+    modes = zip("abc", descriptor.value_types, descriptor.arrangement)
+    for name, value, order in modes:
+        _check_matrix(call, name, arguments[name], value, order)
+    if getattr(arguments["c"], "mutable", True) is False:
+        raise call.error("cannot write c: the array is read-only")
+    target = scalar_type(descriptor.value_types[2])
+    for name in ("alpha", "beta"):
+        _check_scalar(call, name, arguments[name], target)
+        arguments[name] = target
+    for name in ("lda", "ldb", "ldc"):
+        if name in arguments:
+            if not isinstance(arguments[name], types.Integer):
+                raise call.error(f"wants an integer for {name} (elements), got {arguments[name]}")
+            arguments[name] = types.uint32
+    return call.signature(types.void, arguments)
+
+
+def _check_matrix(call: Call, name: str, given: Any, value: ValueType, order: str) -> None:
+    if not isinstance(given, types.Array):
+        raise call.error(f"wants an array in shared memory for {name}, got {given}")
+    if given.ndim not in (1, 2):
+        raise call.error(f"wants a 1-D or 2-D array for {name}, got {given.ndim}-D: {given}")
+    if not (holds(given.dtype, value) or (given.ndim == 1 and holds_components(given.dtype, value))):
+        raise call.error(f"wants elements of {wanted(value)} for {name}, got an array of {given.dtype}")
+    if given.ndim == 1 and given.layout not in "CF":
+        raise call.error(f"wants a contiguous 1-D array for {name} (it is used as a pointer), got {given}")
+    if given.ndim == 2 and given.layout == {COL_MAJOR: "C", ROW_MAJOR: "F"}[order]:
+        raise call.error(
+            f"wants a {order} matrix for {name}, as the descriptor's arrangement says, got a "
+            f"{'row' if order == COL_MAJOR else 'column'}-major 2-D array; pass its transpose (x.T), "
+            "a 1-D array, or change the arrangement"
+        )
+
+
+def _check_scalar(call: Call, name: str, given: Any, target: Any) -> None:
+    if not isinstance(given, (types.Number, types.Boolean)):
+        raise call.error(f"wants a number for {name}, got {given}")
+    if isinstance(given, types.Complex) and not isinstance(target, types.Complex):
+        raise call.error(f"wants a real number for {name}, which becomes {target}, got {given}")
+    if isinstance(target, types.Integer) and not isinstance(given, (types.Integer, types.Boolean)):
+        raise call.error(f"wants an integer for {name}, which becomes {target}, got {given}")
+
+
+def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: Any) -> None:
+    runtime = len(sig.args) == len(RUNTIME_FORM)
+    names = RUNTIME_FORM if runtime else STATIC_FORM
+    value_of, type_of = dict(zip(names, args)), dict(zip(names, sig.args))
+    plan = typ.value.resolved(current_target())
+    c_type = plan.descriptor.value_types[2]
+    pointer = {n: emit.data_pointer(context, builder, type_of[n], value_of[n]) for n in "abc"}
+    alpha, beta = (emit.scalar_address(context, builder, c_type, value_of[n]) for n in ("alpha", "beta"))
+    if not runtime and all(type_of[n].ndim == 1 for n in "abc"):
+        arguments = [alpha, pointer["a"], pointer["b"], beta, pointer["c"]]
+        emit.call_generated(context, builder, plan.recipe("SMEM"), arguments)
+        return
+    ld = {}
+    for name, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types):
+        if runtime:
+            elements = value_of[f"ld{name}"]
+        elif type_of[name].ndim == 1:
+            elements = ir.Constant(ir.IntType(32), layout.ld)
+        else:
+            elements = _own_leading_dimension(context, builder, type_of[name], value_of[name], layout.order, value)
+        ld[name] = emit.integer_address(context, builder, elements)
+    arguments = [alpha, pointer["a"], ld["a"], pointer["b"], ld["b"], beta, pointer["c"], ld["c"]]
+    emit.call_generated(context, builder, plan.recipe("SMEM_DYNAMIC_LD"), arguments)
+
+
+def _own_leading_dimension(context: Any, builder: Any, typ: Any, array: Any, order: str, value: ValueType) -> Any:
+    """Elements between rows (or columns) of a 2-D view, from its strides."""
+    struct = emit.array_struct(context, builder, typ, array)
+    stride = cgutils.unpack_tuple(builder, struct.strides, 2)[0 if order == ROW_MAJOR else 1]
+    elements = builder.udiv(stride, ir.Constant(stride.type, value.itemsize))
+    return builder.trunc(elements, ir.IntType(32))
+
+
+register_constant(
+    MatmulType,
+    ATTRIBUTES,
+    {"execute": method("Matmul.execute", _resolve_execute, _lower_execute), **matmul_copies()},
+)
