@@ -18,7 +18,7 @@ quickstart: $(INSTALLED)
 # The simulator is chosen before Numba is imported, so its tests are a process of their own. All passes run, also after a failure.
 test: $(INSTALLED)
 	@rm -f "$(NVMATH_DEVICE_TEST_EVENTS)"; status=0; \
-	.venv/bin/ruff check . || status=1; \
+	.venv/bin/ruff check --output-format=concise . || status=1; \
 	for pass in $(PASSES); do \
 	    echo "== pytest $$pass"; .venv/bin/python -m pytest $(PYTEST_ARGS) $$pass || status=1; \
 	done; \
@@ -28,7 +28,7 @@ test: $(INSTALLED)
 	exit $$status
 
 lint: $(INSTALLED)
-	.venv/bin/ruff check .
+	.venv/bin/ruff check --output-format=concise .
 
 $(INSTALLED): pyproject.toml
 	rm -rf .venv

@@ -9,7 +9,7 @@ allow, and the memory goes back when it ends.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -19,17 +19,21 @@ from nvmath_device.lto import store as _store
 from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import Recipe
 
-SCHEMA = 1  # raise it when the same recipe would give different code or different meta
-CODE_KIND, SUGGESTION_KIND = "ltoir", "gemm-suggestions"
+SCHEMA = 2  # raise it when the same recipe would give different code or different meta
+CODE_KIND, SUGGESTION_KIND, FFT_TRAITS_KIND = "ltoir", "gemm-suggestions", "fft-traits"
 BYTES_PER_WORKER = 2_400_000_000  # measured: 1.6 to 2.3 GiB after a GEMM
 
 
 @dataclass(frozen=True)
 class Code:
-    """One or more device functions as LTO-IR. ``symbols`` maps the function's role to its name."""
+    """One or more device functions as LTO-IR.
+
+    ``symbol`` is the name of the function that executes; ``symbols`` has the names of others, by role.
+    """
 
     symbol: str
     ltoir: bytes
+    symbols: Mapping[str, str]
 
     def __repr__(self) -> str:
         return f"Code(symbol={self.symbol!r}, ltoir=<{len(self.ltoir)} bytes>)"
@@ -56,7 +60,7 @@ def codes(recipes: Sequence[Recipe]) -> list[Code]:
         MissingDependencyError: libmathdx or NVRTC is not installed.
     """
     jobs = [("code", recipe) for recipe in recipes]
-    return [Code(entry.meta["symbol"], entry.blob) for entry in _entries(CODE_KIND, jobs)]
+    return [Code(entry.meta["symbol"], entry.blob, entry.meta["symbols"]) for entry in _entries(CODE_KIND, jobs)]
 
 
 def gemm_suggestions(recipe: Recipe) -> GemmSuggestions:
@@ -65,9 +69,38 @@ def gemm_suggestions(recipe: Recipe) -> GemmSuggestions:
     return GemmSuggestions(Dim3(*entry.meta["block_dim"]), LeadingDimension(*entry.meta["leading_dimension"]))
 
 
+def fft_traits(recipe: Recipe) -> dict[str, Any]:
+    """cuFFTDx's traits as plain numbers. libmathdx answers at once; the store spares loading it.
+
+    Raises:
+        CodegenError: this combination has no implementation on the target.
+    """
+
+    def ask() -> tuple[dict[str, Any], bytes]:
+        from nvmath_device.lto import worker
+
+        return worker.ask_fft_traits(recipe), b""
+
+    return dict(_store.default_store().get_or_create(FFT_TRAITS_KIND, _key(recipe), ask).meta)
+
+
+def fft_knobs(recipe: Recipe, knobs: tuple[str, ...]) -> list[tuple[int, ...]]:
+    """Legal values of knobs, asked of libmathdx in this process; empty when there is no implementation."""
+    from nvmath_device.errors import CodegenError
+    from nvmath_device.lto import worker
+
+    try:
+        return worker.ask_fft_knobs(recipe, knobs)
+    except CodegenError:
+        return []
+
+
+def _key(recipe: Recipe) -> dict[str, Any]:
+    return {**recipe.words(), "symbol": recipe.symbol, "versions": toolchain.fingerprint(), "schema": SCHEMA}
+
+
 def _entries(kind: str, jobs: Sequence[tuple[str, Recipe]]) -> list[_store.Entry]:
-    versions = {"versions": toolchain.fingerprint(), "schema": SCHEMA}
-    requests = [(kind, {**recipe.words(), "symbol": recipe.symbol, **versions}) for _, recipe in jobs]
+    requests = [(kind, _key(recipe)) for _, recipe in jobs]
     by_symbol = {recipe.symbol: (job, recipe) for job, recipe in jobs}
 
     def create(missing: Sequence[tuple[str, Any]]) -> Iterator[tuple[int, dict[str, Any], bytes]]:

@@ -35,8 +35,8 @@ _STATUS_WORDS = {
     StatusType.INVALID_VALUE: "a value is out of range or misplaced, or something required is not set",
     StatusType.INTERNAL_ERROR: "there is no such operator, option or trait, or no implementation of this",
     StatusType.COMPILATION_ERROR: "the generated source did not compile: mostly, a combination not offered",
-    StatusType.CUFFT_ERROR: "the cuFFT database inside the library failed",
-    StatusType.FILE_ERROR: "a temporary file could not be written: is the disk full?",
+    StatusType.CUFFT_ERROR: "a library that libmathdx depends on failed",
+    StatusType.FILE_ERROR: "a file could not be written: not enough space, or no permission",
 }
 
 # Features that not every supported libmathdx has -> (the function that comes with it, its name in a message).
@@ -53,7 +53,7 @@ _FEATURES = {
     "ptx": ("commondxGetCodePTX", "PTX output"),
 }
 
-_SMALLEST_HANDLE = 2**56  # handles carry their kind in the top byte; as a number they tell nobody anything
+_SMALLEST_HANDLE = 2**56  # seen: handles use the top byte (0.3.1 and 0.4.2); as numbers they tell nothing
 
 _bound: dict[str, Callable[..., Any]] = {}
 _T = TypeVar("_T")
@@ -125,9 +125,9 @@ def _bind(name: str) -> Callable[..., Any]:
             function = getattr(toolchain.load_mathdx(), name)
         except AttributeError:
             raise UnsupportedError(_too_old(name, name)) from None
-        function.restype, function.argtypes = PROTOTYPES[name]  # type: ignore[attr-defined]
+        function.restype, function.argtypes = PROTOTYPES[name]
         _bound[name] = function
-    return function  # type: ignore[return-value]
+    return function
 
 
 def _failure(name: str, args: Sequence[Any], status: int) -> str:
@@ -279,7 +279,7 @@ class Code(_Handle):
             call(f"{library}FinalizeCodes", self.handle, len(descriptors), handles)
 
     def ltoirs(self) -> list[bytes]:
-        """Every LTO-IR of finalized code. In libmathdx 0.4.2 GEMM and FFT code is always one."""
+        """Every LTO-IR of finalized code; one in every GEMM and FFT tried with libmathdx 0.4.2."""
         count = ctypes.c_size_t()
         call("commondxGetCodeNumLTOIRs", self.handle, ctypes.byref(count))
         sizes = (ctypes.c_size_t * count.value)()

@@ -214,14 +214,14 @@ class BlasDiag(IntEnum):
 
 
 class BlasStaticBlockDim(IntEnum):
-    """Whether the code relies on launching with exactly the block dimensions given."""
+    """Whether block dimensions are static; not by default."""
 
     DISABLED = 0
     ENABLED = 1
 
 
 class BlasInputStreaming(IntEnum):
-    """Whether inputs may be overwritten while they are consumed."""
+    """Whether input streaming is on; off by default."""
 
     DISABLED = 0
     ENABLED = 1
@@ -402,7 +402,7 @@ class FftRealMode(IntEnum):
 
 
 class FftCodeType(IntEnum):
-    """Implementation of an FFT: generic code or pre-built LTO code."""
+    """Implementation of an FFT: inlined PTX or LTO-IR."""
 
     PTX = 0
     LTOIR = 1

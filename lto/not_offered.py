@@ -18,7 +18,7 @@ def _all(enum: EnumMeta, reason: str) -> dict[str, str]:
 _TENSORS = "tensor API: not offered yet"
 _PIPELINES = "pipelines: not offered yet"
 _TRSM = "triangular solve: not offered yet"
-_WARP = "libmathdx 0.4.2 refuses warp execution for GEMM (status 1)"
+_WARP = "libmathdx 0.4.2 refuses warp execution for GEMM and FFT (status 1)"
 _ABI = "foreign calling convention; Numba calls the native one"
 _OUTPUT = "code is linked as LTO-IR only"
 _LINEARIZATION = "experimental and for PTX code only"

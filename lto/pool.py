@@ -20,6 +20,7 @@ from typing import Any
 
 import nvmath_device
 from nvmath_device.errors import CodegenError
+from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import Recipe
 
 # The worker must import this very package, also from a checkout that is not installed.
@@ -61,7 +62,9 @@ class Workers:
                 process.kill()
 
     def _in_process_of_its_own(self, job: str, recipe: Recipe) -> tuple[dict[str, Any], bytes]:
-        request = json.dumps({"job": job, "recipe": recipe.to_json()}).encode() + b"\n"
+        request = json.dumps(
+            {"job": job, "recipe": recipe.to_json(), "versions": toolchain.fingerprint()}
+        ).encode() + b"\n"
         with self._lock:
             if self._stopped:
                 raise CodegenError(f"{recipe.symbol} was not generated: another one failed or was interrupted")

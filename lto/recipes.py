@@ -25,9 +25,11 @@ from nvmath_device.descriptors import (
     LeadingDimension,
 )
 from nvmath_device.errors import UnsupportedError
+from nvmath_device.fft_descriptor import FftDescriptor
 from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability
 
 GEMM_APIS = ("SMEM", "SMEM_DYNAMIC_LD")
+_ARCH_MODIFIERS = {"a": "ARCH_SPECIFIC", "f": "FAMILY_SPECIFIC"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def gemm_recipe(
         *_storage_operators(descriptor),
     ]
     if sm.arch:
-        operators.append(("ARCH_MODIFIER", {"a": "ARCH_SPECIFIC", "f": "FAMILY_SPECIFIC"}[sm.arch]))
+        operators.append(("ARCH_MODIFIER", _ARCH_MODIFIERS[sm.arch]))
     if block_dim is not None:
         operators.append(("BLOCK_DIM", tuple(block_dim)))
     if static_block_dim:
@@ -152,3 +154,42 @@ def refuse_oversize(descriptor: GemmDescriptor, sm: ComputeCapability) -> None:
             f"size: {m} x {n} x {k} needs {need:,} bytes of shared memory ({a:,} for A, {b:,} for B, {c:,} for C) "
             f"and a block of {sm.sm} has at most {limit:,}; take a smaller tile and loop over K"
         )
+
+
+FFT_APIS = ("LMEM", "SMEM")
+FFT_ID_FUNCTIONS = ("FFT_ID", "BATCH_ID", "IS_THREAD_ACTIVE")
+
+
+def fft_recipe(
+    descriptor: FftDescriptor, *, sm: ComputeCapability, api: str = "LMEM", functions: tuple[str, ...] = ("EXECUTE",)
+) -> Recipe:
+    """The recipe of an FFT: ``api`` LMEM (data in registers) or SMEM (in shared memory).
+
+    ``functions`` are what is generated: ``("EXECUTE",)``, or some of ``FFT_ID_FUNCTIONS``. A knob left to be
+    ``"suggested"`` is left out, which is how cuFFTDx is asked to choose.
+    """
+    assert api in FFT_APIS
+    operators: list[tuple[str, Any]] = [
+        ("SIZE", descriptor.size),
+        ("DIRECTION", descriptor.direction.upper()),
+        ("TYPE", descriptor.fft_type.upper()),
+        ("PRECISION", descriptor.precision.mathdx),
+        target_operator(sm),
+        ("EXECUTION", descriptor.execution.upper()),
+        ("API", api),
+    ]
+    if sm.arch:
+        operators.append(("ARCH_MODIFIER", _ARCH_MODIFIERS[sm.arch]))
+    if isinstance(descriptor.ffts_per_block, int):
+        operators.append(("FFTS_PER_BLOCK", descriptor.ffts_per_block))
+    if isinstance(descriptor.elements_per_thread, int):
+        operators.append(("ELEMENTS_PER_THREAD", descriptor.elements_per_thread))
+    if descriptor.real_fft_options is not None:
+        operators.append(("REAL_FFT_OPTIONS", tuple(x.upper() for x in descriptor.real_fft_options)))
+    if descriptor.transposition != "any":
+        operators.append(("TRANSPOSITION", descriptor.transposition.upper()))
+    if descriptor.thread_layout != "regular":
+        operators.append(("THREAD_LAYOUT", descriptor.thread_layout.upper()))
+    if functions != ("EXECUTE",):
+        operators.append(("DEVICE_FUNCTION", functions))
+    return Recipe("cufftdx", tuple(operators), "nvmath_device_fft")

@@ -35,7 +35,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from nvmath_device.lto import store_files, store_format, store_locks, store_settings
-from nvmath_device.lto.store_format import CorruptEntry, Entry, Key, Meta, Request
+from nvmath_device.lto.store_format import Entry, Key, Meta, Request
 from nvmath_device.lto.store_locks import Claim, Flights
 from nvmath_device.lto.store_settings import DEFAULT_MAX_BYTES
 
@@ -398,26 +398,9 @@ class Store:
 
         Raises OSError when ``path`` cannot be written.
         """
-        import zipfile
+        from nvmath_device.lto import store_archive  # here, because a hit does not need it
 
-        target = os.fspath(path)
-        temporary = f"{target}.{os.getpid()}.{os.urandom(8).hex()}"
-        count = 0
-        try:
-            with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                for file, _ in store_files.scan(self._base):
-                    try:
-                        with open(file, "rb") as stream:
-                            data = stream.read()
-                        store_format.decode(data)
-                    except (OSError, CorruptEntry):
-                        continue  # evicted meanwhile, or damaged
-                    archive.writestr(os.path.basename(file), data)
-                    count += 1
-            os.replace(temporary, target)
-        finally:
-            store_files.remove(temporary)
-        return count
+        return store_archive.write_archive(self._base, os.fspath(path))
 
     def import_entries(self, path: str | os.PathLike[str]) -> int:
         """Take over the entries of an exported file; returns how many are now stored.
@@ -426,27 +409,12 @@ class Store:
         archive; damaged or oversized ones are logged and left out. Raises InvalidArgumentError when ``path``
         is no zip file, OSError when it cannot be read.
         """
-        import zipfile
-        import zlib
+        from nvmath_device.lto import store_archive
 
-        try:
-            archive = zipfile.ZipFile(os.fspath(path))
-        except zipfile.BadZipFile as error:
-            raise _invalid("path", os.fspath(path), f"a file written by export_entries ({error})") from None
-        count = 0
-        with archive:
-            for member in archive.infolist():
-                try:
-                    if member.file_size > self._max_bytes:
-                        raise CorruptEntry(f"its {member.file_size} bytes are above the size cap")
-                    request, meta_text, blob = store_format.decode(archive.read(member))
-                except (CorruptEntry, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-                    store_files.log(
-                        "warning", "code store: left out %s of %s: %s", member.filename, path, error
-                    )
-                    continue
-                count += self._write(request, meta_text, blob)
-        return count
+        return sum(
+            self._write(request, meta_text, blob)
+            for request, meta_text, blob in store_archive.read_archive(os.fspath(path), self._max_bytes)
+        )
 
 
 class _Remembered:

@@ -151,7 +151,7 @@ def link_problem(nvrtc: tuple[int, int], nvjitlink: tuple[int, int]) -> str | No
     """Why nvJitLink cannot link LTO-IR made by this NVRTC, with the package to change; None if it can.
 
     nvJitLink reads LTO-IR of its own CUDA major, made by an NVRTC that is not newer than itself
-    (source: the compatibility section of NVIDIA's nvJitLink documentation).
+    (source: "LTO requirements" in NVIDIA's MathDx documentation, version 25.12.1).
     """
     if nvrtc[0] == nvjitlink[0] and nvrtc <= nvjitlink:
         return None

@@ -140,6 +140,10 @@ class GemmDescriptor:
         put(self, "size", GemmSize(*positive_ints(self.size, 3, argument="size", meaning="(m, n, k)")))
         put(self, "precision", _precision(self.precision))
         put(self, "data_type", choice(self.data_type, ("real", "complex"), argument="data_type"))
+        reason = refuse_precision(*self.precision, data_type=self.data_type)
+        if reason:
+            names = ", ".join(map(str, self.precision))
+            raise InvalidArgumentError(f"precision: ({names}) is not offered for {self.data_type} matrices: {reason}")
         put(self, "arrangement", Arrangement(*choices(self.arrangement, (COL_MAJOR, ROW_MAJOR), 3, argument="arrangement")))
         modes = (NON_TRANSPOSED, TRANSPOSED, CONJ_TRANSPOSED)
         put(self, "transpose_mode", TransposeMode(*choices(self.transpose_mode, modes, 2, argument="transpose_mode")))
@@ -237,23 +241,19 @@ def _precision(value: Any) -> Precision:
             )
     else:
         types = (value, value, value)
-    precision = Precision(*(element_type(t, argument="precision") for t in types))
-    reason = refuse_precision(*precision)
-    if reason:
-        raise InvalidArgumentError(f"precision: ({', '.join(map(str, precision))}) is not offered: {reason}")
-    return precision
+    return Precision(*(element_type(t, argument="precision") for t in types))
 
 
 ACCUMULATORS = ("float16", "float32", "float64", "int32", "int64", "uint32", "uint64")
 
 
-def refuse_precision(a: ElementType, b: ElementType, c: ElementType) -> str | None:
+def refuse_precision(a: ElementType, b: ElementType, c: ElementType, *, data_type: str = "real") -> str | None:
     """libmathdx's rule for mixed element types, in one place: the reason of a refusal, or ``None``.
 
     C (which is also the accumulator) is fp16, fp32, fp64 or a 32/64-bit integer; floats and integers do not
-    mix; an integer C is at least four times as wide as A and B; signed input needs a signed C. Found by
-    generating code for each kind of triple with libmathdx 0.4.2; the library itself says no only after
-    11 to 17 seconds of compiling.
+    mix; an integer C is at least four times as wide as A and B; signed input needs a signed C; complex integers
+    are signed. Found by generating code for each kind of triple with libmathdx 0.4.2; the library itself says
+    no only after 11 to 17 seconds of compiling.
     """
     if c.name not in ACCUMULATORS:
         return f"C (the accumulator) must be one of {', '.join(ACCUMULATORS)}, not {c}"
@@ -266,6 +266,8 @@ def refuse_precision(a: ElementType, b: ElementType, c: ElementType) -> str | No
             return f"C ({c}) must be at least four times as wide as {name} ({t})"
         if t.kind == "int" and c.kind == "uint":
             return f"{name} ({t}) is signed, so C must be signed too, not {c}"
+    if data_type == "complex" and "uint" in (a.kind, b.kind, c.kind):
+        return "complex integers are signed"
     return None
 
 

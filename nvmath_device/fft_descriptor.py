@@ -440,5 +440,5 @@ def _default_elements_per_thread(descriptor: FftDescriptor) -> int:
         return descriptor.elements_per_thread
     size, usual = descriptor.size, DEFAULT_ELEMENTS_PER_THREAD[descriptor.precision]
     least = max(MIN_ELEMENTS_PER_THREAD, -(-size // MAX_THREADS_PER_BLOCK))
-    most = max(least, min(size, usual))
+    most = max(least, usual)
     return next((n for n in range(most, least - 1, -1) if size % n == 0), most)

@@ -206,7 +206,7 @@ class Matmul:
 
         Asks libmathdx only for what was left to be ``"suggested"`` (8 to 9 s once, then stored).
         """
-        return _resolve(self.descriptor, self.block_execution, self.block_execution.sm or sm or _current_target())
+        return _resolve(self.descriptor, self.block_execution, self.block_execution.sm or sm or current_target())
 
     @property
     def _here(self) -> ResolvedGemm:
@@ -241,7 +241,7 @@ class Matmul:
     @property
     def sm(self) -> ComputeCapability:
         """The target; the current device's when none was given."""
-        return self.block_execution.sm or _current_target()
+        return self.block_execution.sm or current_target()
 
     @property
     def arrangement(self) -> Arrangement:
@@ -382,6 +382,50 @@ class Matmul:
         """
         call_in_kernel("Matmul.execute", "matmul_execute", self, args, kwargs)
 
+    def load_a(self, *args: Any, **kwargs: Any) -> None:
+        """Kernel side: copy a tile of a global matrix to A in shared memory; every thread calls it.
+
+        ``load_a(view, smem)``. ``view`` is a 2-D array of A's value type (a copy converts nothing) with any
+        strides; ``view[:rows, :cols]`` goes to the matrix A as stored, rows x cols = ``a_dim``. Elements of A
+        outside of ``view.shape`` become zeros, so a slice cut off by the edge of the matrix, such as
+        ``x[i * M : (i + 1) * M, k * K : (k + 1) * K]``, needs no special care. ``smem`` is A in shared
+        memory, as for :meth:`execute`: a 1-D array is a pointer to the descriptor's layout, a 2-D array of
+        the descriptor's order is used with its own strides and has at least the shape of A. The padding of a
+        leading dimension is not written.
+
+        The work is shared by all threads of the launched block, whatever its shape; ``block_dim`` plays no
+        part. A view in global memory that is contiguous along the same axis as A, and whose address, pitch
+        and length along that axis (of the part copied) are multiples of 16 bytes, is copied in pieces of 16
+        bytes, from sm_80 on by ``cp.async``; any other view element by element, neighbouring threads along
+        its smaller stride. Every ``cp.async`` of the calling thread is waited for, also one of its own.
+
+        Guarantees no synchronisation. When it returns, the calling thread's part of the copy is complete,
+        other threads' need not be: call ``cuda.syncthreads()`` after it, before anything reads A, and before
+        it, when other threads may still be using the memory. The behaviour is undefined if ``smem`` is not in
+        shared memory, if the arguments differ between threads, or if a thread of the block stays out.
+        """
+        call_in_kernel("Matmul.load_a", "matmul_load", self, "a", args, kwargs)
+
+    def load_b(self, *args: Any, **kwargs: Any) -> None:
+        """Kernel side: ``load_b(view, smem)``, as :meth:`load_a` for B (``b_dim``)."""
+        call_in_kernel("Matmul.load_b", "matmul_load", self, "b", args, kwargs)
+
+    def load_c(self, *args: Any, **kwargs: Any) -> None:
+        """Kernel side: ``load_c(view, smem)``, as :meth:`load_a` for C (``c_dim``)."""
+        call_in_kernel("Matmul.load_c", "matmul_load", self, "c", args, kwargs)
+
+    def store_c(self, *args: Any, **kwargs: Any) -> None:
+        """Kernel side: copy C from shared memory to a tile of a global matrix; every thread calls it.
+
+        ``store_c(smem, view)``, arguments as for :meth:`load_a`. Writes the elements of C that lie inside of
+        ``view.shape`` to ``view[:rows, :cols]`` and nothing else; 16 bytes at a time as :meth:`load_a`.
+
+        Guarantees no synchronisation: call ``cuda.syncthreads()`` before it, after :meth:`execute` or whatever
+        else wrote C, and after it, before C is written again or other threads of the block read the view.
+        Where elements of the view overlap (a stride of 0) one of the values stays.
+        """
+        call_in_kernel("Matmul.store_c", "matmul_store", self, "c", args, kwargs)
+
     @property
     def _numba_type_(self) -> Any:
         from nvmath_device.numba_backend import matmul_type
@@ -410,7 +454,7 @@ def _read_block(block_size: Any, block_dim: Any) -> Dim3 | Literal["suggested"]:
     return read_block_dim(value)
 
 
-def _current_target() -> ComputeCapability:
+def current_target() -> ComputeCapability:
     if simulation.is_active():
         return SIMULATED_CC
     from nvmath_device.lto import toolchain

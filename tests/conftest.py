@@ -14,9 +14,11 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import runpy
+import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -64,7 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def start_counting() -> tuple[Path, int]:
     """Count events of this process and its children from now on: the file they go to, and its size so far."""
     if EVENTS_VARIABLE not in os.environ:
-        os.environ[EVENTS_VARIABLE] = str(Path(tempfile.mkdtemp(prefix="nvmath-device-events-")) / "events")
+        folder = tempfile.mkdtemp(prefix="nvmath-device-events-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ[EVENTS_VARIABLE] = str(Path(folder) / "events")
     path = Path(os.environ[EVENTS_VARIABLE])
     path.touch()
     inherited = os.environ.get("PYTHONPATH")

@@ -210,5 +210,5 @@ def test_mypy_accepts_every_installed_file(installed, tmp_path):
         timeout=600,
     )
     output = done.stdout.replace(str(installed), "") + done.stderr
-    assert done.returncode == 0, output
+    assert done.returncode == 0, output[-4000:]
     assert f"no issues found in {len(shipped_files())} source files" in output

@@ -352,6 +352,13 @@ def test_default_traits_equal_libmathdx_where_the_split_is_the_same() -> None:
     assert (thread.block_dim, thread.shared_memory_size, thread.ffts_per_block) == (None, None, None)
 
 
+@pytest.mark.parametrize("size", [2 * 1031, 7 * 1031, 4093, 8191, 16381])
+def test_default_traits_of_sizes_without_a_divisor_in_bounds_are_padded(size: int) -> None:
+    traits = default_traits(make(size=size))
+    assert traits.stride <= 1024
+    assert size < traits.stride * traits.elements_per_thread < size + traits.elements_per_thread
+
+
 def test_default_traits_refuse_a_block_that_cannot_be() -> None:
     with pytest.raises(InvalidArgumentError, match="ffts_per_block: 1000 needs at least 4000 threads"):
         default_traits(make(ffts_per_block=1000))

@@ -21,26 +21,30 @@ _SHARED_ALIGNMENT = 16  # bytes; the most any libmathdx value needs
 
 
 @lru_cache(maxsize=1024)
-def _linkable(recipe: Recipe) -> LTOIR:
+def _linkable(recipe: Recipe) -> tuple[LTOIR, codegen.Code]:
     """One object a recipe: Numba links every distinct object once, so equal code must be the same object."""
     code = codegen.code(recipe)
-    return LTOIR(code.ltoir, name=recipe.symbol)
+    return LTOIR(code.ltoir, name=recipe.symbol), code
 
 
-def call_generated(context: Any, builder: Any, recipe: Recipe, arguments: list[Any], *, symbol: str = "") -> None:
-    """Call the void function of ``recipe`` with pointers, and have its code linked into the kernel.
+def call_generated(
+    context: Any, builder: Any, recipe: Recipe, arguments: list[Any], *, function: str | None = None
+) -> None:
+    """Call a void function of ``recipe`` with pointers, and have its code linked into the kernel.
 
-    The declaration is exactly libmathdx's prototype, ``void f(void*, ...)``: under link-time optimisation a
-    declaration that differs is not noticed by anybody.
+    ``function`` is the role of one that does not execute, as in the recipe. The declaration is exactly
+    libmathdx's prototype, ``void f(void*, ...)``: under link-time optimisation a declaration that differs is
+    not noticed by anybody.
     """
-    context.active_code_library.add_linking_file(_linkable(recipe))
+    linkable, code = _linkable(recipe)
+    context.active_code_library.add_linking_file(linkable)
     _raise_shared_alignment(builder.module)
-    name = symbol or recipe.symbol
-    function = builder.module.globals.get(name)
-    if function is None:
+    name = code.symbol if function is None else code.symbols[function]
+    callee = builder.module.globals.get(name)
+    if callee is None:
         prototype = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER] * len(arguments))
-        function = ir.Function(builder.module, prototype, name)
-    builder.call(function, [builder.bitcast(a, _BYTE_POINTER) for a in arguments])
+        callee = ir.Function(builder.module, prototype, name)
+    builder.call(callee, [builder.bitcast(a, _BYTE_POINTER) for a in arguments])
 
 
 def _raise_shared_alignment(module: Any) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, types
 
-from nvmath_device.descriptors import COL_MAJOR, ROW_MAJOR
+from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.dtypes import ValueType
 from nvmath_device.matmul import BlockExecution, Matmul
 from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.copies import matmul_copies
-from nvmath_device.numba_backend.element_types import holds, holds_components, scalar_type, wanted
+from nvmath_device.numba_backend.element_types import scalar_type
 from nvmath_device.numba_backend.objects import Call, ConstantType, current_target, method, register_constant
+from nvmath_device.numba_backend.operands import check_matrix, check_writable
 
 STATIC_FORM = ("alpha", "a", "b", "beta", "c")
 RUNTIME_FORM = ("alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc")
@@ -44,9 +45,8 @@ def _resolve_execute(typ: MatmulType, call: Call) -> Any:
     descriptor = typ.value.descriptor
     modes = zip("abc", descriptor.value_types, descriptor.arrangement)
     for name, value, order in modes:
-        _check_matrix(call, name, arguments[name], value, order)
-    if getattr(arguments["c"], "mutable", True) is False:
-        raise call.error("cannot write c: the array is read-only")
+        check_matrix(call, name, arguments[name], value, order)
+    check_writable(call, "c", arguments["c"])
     target = scalar_type(descriptor.value_types[2])
     for name in ("alpha", "beta"):
         _check_scalar(call, name, arguments[name], target)
@@ -57,23 +57,6 @@ def _resolve_execute(typ: MatmulType, call: Call) -> Any:
                 raise call.error(f"wants an integer for {name} (elements), got {arguments[name]}")
             arguments[name] = types.uint32
     return call.signature(types.void, arguments)
-
-
-def _check_matrix(call: Call, name: str, given: Any, value: ValueType, order: str) -> None:
-    if not isinstance(given, types.Array):
-        raise call.error(f"wants an array in shared memory for {name}, got {given}")
-    if given.ndim not in (1, 2):
-        raise call.error(f"wants a 1-D or 2-D array for {name}, got {given.ndim}-D: {given}")
-    if not (holds(given.dtype, value) or (given.ndim == 1 and holds_components(given.dtype, value))):
-        raise call.error(f"wants elements of {wanted(value)} for {name}, got an array of {given.dtype}")
-    if given.ndim == 1 and given.layout not in "CF":
-        raise call.error(f"wants a contiguous 1-D array for {name} (it is used as a pointer), got {given}")
-    if given.ndim == 2 and given.layout == {COL_MAJOR: "C", ROW_MAJOR: "F"}[order]:
-        raise call.error(
-            f"wants a {order} matrix for {name}, as the descriptor's arrangement says, got a "
-            f"{'row' if order == COL_MAJOR else 'column'}-major 2-D array; pass its transpose (x.T), "
-            "a 1-D array, or change the arrangement"
-        )
 
 
 def _check_scalar(call: Call, name: str, given: Any, target: Any) -> None:

@@ -52,6 +52,8 @@ def literal_type(value: Any) -> Any:
     """The Numba type that carries ``value`` itself: usable wherever Numba wants a constant."""
     from nvmath_device.dtypes import ElementType
 
+    if value is None:
+        return types.none
     if isinstance(value, (bool, int, str)):
         return types.literal(value)
     if isinstance(value, tuple):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every enumeration member of libmathdx is used by the package or named, with a reason, as not offered.
 
-``test_header_parity`` proves that the Python enumerations have exactly the members of the headers; this walks them.
+``test_header_parity`` proves that the Python enumerations have exactly the members of the headers; these
+tests walk them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Matmul`` in simulated kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nvmath_device import reference
+from nvmath_device.descriptors import CONJ_TRANSPOSED, NON_TRANSPOSED, GemmDescriptor
+from nvmath_device.dtypes import ValueType
+from nvmath_device.numba_backend.simulator_arguments import Array, Call, Place
+from nvmath_device.numba_backend.simulator_block import Block, calling_thread
+
+if TYPE_CHECKING:
+    from nvmath_device.matmul import Matmul
+
+STATIC_FORM = ("alpha", "a", "b", "beta", "c")
+RUNTIME_FORM = ("alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc")
+
+
+class _Operands(NamedTuple):
+    a: Array
+    b: Array
+    c: Array
+    alpha: Any
+    beta: Any
+
+
+def matmul_execute(mm: Matmul, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """``Matmul.execute``: all threads of the block come, the last one computes, then all go on."""
+    thread = calling_thread("Matmul.execute")
+    call = Call("Matmul.execute", mm)
+    given = call.bind(args, kwargs, STATIC_FORM, RUNTIME_FORM)
+    thread.block.together(
+        thread,
+        (call.name, mm),
+        same={name: Place(value) if name in "abc" else value for name, value in given.items()},
+        prepare=lambda: _operands(call, mm, thread.block, given),
+        finish=lambda operands, _: _compute(mm.descriptor, operands),
+    )
+
+
+def _operands(call: Call, mm: Matmul, block: Block, given: dict[str, Any]) -> _Operands:
+    _check_block(call, mm, block)
+    descriptor = mm.descriptor
+    parts = zip("abc", mm.layouts, descriptor.value_types, mm.alignment, strict=True)
+    a, b, c = (
+        call.matrix(name, given[name], layout, value, alignment=alignment, ld=given.get(f"ld{name}"))
+        for name, layout, value, alignment in parts
+    )
+    call.writable("c", c)
+    for name, operand in (("a", a), ("b", b)):
+        if _overlap(operand, c):
+            raise call.execution_error(f"wants a c that shares no memory with {name}; the two arrays overlap")
+    alpha, beta = (_scalar(call, name, given[name], descriptor.value_types[2]) for name in ("alpha", "beta"))
+    return _Operands(a, b, c, alpha, beta)
+
+
+def _compute(descriptor: GemmDescriptor, operands: _Operands) -> None:
+    a, b, c, alpha, beta = operands
+    mode = descriptor.transpose_mode
+    c[...] = reference.gemm(
+        a if mode.a == NON_TRANSPOSED else a.T,
+        b if mode.b == NON_TRANSPOSED else b.T,
+        c,
+        precision=descriptor.precision,
+        alpha=alpha,
+        beta=beta,
+        data_type=descriptor.data_type,  # type: ignore[arg-type]
+        conj_a=mode.a == CONJ_TRANSPOSED,
+        conj_b=mode.b == CONJ_TRANSPOSED,
+    )
+
+
+def _check_block(call: Call, mm: Matmul, block: Block) -> None:
+    """The launch must have the threads that the code would be generated for."""
+    wanted, got = mm.block_dim, block.dim
+    if mm.static_block_dim and wanted != got:
+        raise call.execution_error(
+            f"wants a launch with blockDim {tuple(wanted)}, as static_block_dim promises, got {tuple(got)}"
+        )
+    if wanted.size != got.size:
+        raise call.execution_error(
+            f"wants a launch with {wanted.size} threads a block (block_dim {tuple(wanted)}), got {got.size}: "
+            f"{tuple(got)}"
+        )
+
+
+def _overlap(left: Array, right: Array) -> bool:
+    try:
+        return bool(np.shares_memory(left, right, max_work=100_000))
+    except np.exceptions.TooHardError:  # interleaved so intricately that an overlap cannot be told from none
+        return False
+
+
+def _scalar(call: Call, name: str, given: Any, value: ValueType) -> Any:
+    """alpha or beta as a kernel passes it on: complex numbers of half or bfloat16 parts come as complex64."""
+    number = np.asarray(given)
+    if number.ndim or number.dtype.kind not in "biufcV" or number.dtype.names:
+        raise call.typing_error(f"wants a number for {name}, got {given!r}")
+    is_complex = number.dtype.kind == "c"
+    becomes = f"for {name}, which becomes {value.element}, got {given!r}"
+    if not value.element.is_float:
+        if number.dtype.kind not in "biu":
+            raise call.typing_error(f"wants an integer {becomes}")
+        return given
+    if value.components == 1:
+        if is_complex:
+            raise call.typing_error(f"wants a real number {becomes}")
+        return given
+    with np.errstate(over="ignore"):
+        return np.complex128(given) if value.element.itemsize == 8 else np.complex64(given)
+
+
+# -- tiles -------------------------------------------------------------------------------------------------
+
+
+def matmul_load(mm: Matmul, which: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """``Matmul.load_a`` and its like: one thread copies, without a barrier."""
+    call = Call(f"Matmul.load_{which}", mm)
+    thread = calling_thread(call.name)
+    given = call.bind(args, kwargs, ("view", "smem"))
+    if thread.linear:
+        return
+    view, tile = _view_and_tile(call, mm, which, given)
+    call.writable("smem", tile)
+    rows, cols = (min(extents) for extents in zip(view.shape, tile.shape, strict=True))
+    tile[...] = np.zeros((), tile.dtype)
+    tile[:rows, :cols] = view[:rows, :cols]
+
+
+def matmul_store(mm: Matmul, which: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """``Matmul.store_c``: one thread copies, without a barrier."""
+    call = Call(f"Matmul.store_{which}", mm)
+    thread = calling_thread(call.name)
+    given = call.bind(args, kwargs, ("smem", "view"))
+    if thread.linear:
+        return
+    view, tile = _view_and_tile(call, mm, which, given)
+    call.writable("view", view)
+    rows, cols = (min(extents) for extents in zip(view.shape, tile.shape, strict=True))
+    view[:rows, :cols] = tile[:rows, :cols]
+
+
+def _view_and_tile(call: Call, mm: Matmul, which: str, given: dict[str, Any]) -> tuple[Array, Array]:
+    position = "abc".index(which)
+    value = mm.descriptor.value_types[position]
+    tile = call.matrix(
+        "smem", given["smem"], mm.layouts[position], value, alignment=value.alignment, at_least=True
+    )
+    view = call.values("view", call.array("view", given["view"], ndim=(2,)), value)
+    return view, tile
