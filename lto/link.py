@@ -30,7 +30,8 @@ def link(
     codes = [make[kind](code, name=f"{kind}_{i}") for i, (kind, code) in enumerate(modules)]
     options = LinkerOptions(
         arch=sm.sm,
-        link_time_optimization=True,
+        # Asked for without any LTO-IR, nvJitLink fails for want of a module to optimise.
+        link_time_optimization=True if any(kind == "ltoir" for kind, _ in modules) else None,
         ptx=True if output == "ptx" else None,
         optimize_unused_variables=True,
     )

@@ -421,8 +421,8 @@ class Matmul:
         ``view.shape`` to ``view[:rows, :cols]`` and nothing else; 16 bytes at a time as :meth:`load_a`.
 
         Guarantees no synchronisation: call ``cuda.syncthreads()`` before it, after :meth:`execute` or whatever
-        else wrote C, and after it, before C is written again or other threads of the block read the view.
-        Where elements of the view overlap (a stride of 0) one of the values stays.
+        else wrote C, and after it, before C is written again or other threads of the block read the view. Where
+        elements of the view overlap (a stride of 0) one of the values stays.
         """
         call_in_kernel("Matmul.store_c", "matmul_store", self, "c", args, kwargs)
 

@@ -260,7 +260,7 @@ USES_WORDS = {
     "4 bytes into the array": {"offset": 1},
     "odd pitch of the view": {"view_padding": 1},
     "odd pitch of the matrix": {"padding": 1},
-    "row of 15 elements inside": {"view_shape": (8, 15)},
+    "row of 15 elements inside": {"view_shape": (8, 15), "view_padding": 1},
     "row of 15 elements": {"cols": 15, "padding": 1, "view_shape": (8, 16)},
     "every second element": {"steps": (1, 2)},
     "backwards": {"steps": (1, -1)},

@@ -14,17 +14,18 @@ from nvmath_device.dtypes import ValueType
 from nvmath_device.lto import codegen
 from nvmath_device.lto.recipes import Recipe
 from nvmath_device.numba_backend.element_types import element_numba, scalar_type
+from nvmath_device.numba_backend.loading import allow_dynamic_shared_memory
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _SHARED_ADDRESS_SPACE = 3
-_SHARED_ALIGNMENT = 16  # bytes; the most any libmathdx value needs
+_ALIGNMENT = 16  # bytes; the most any libmathdx value needs
 
 
 @lru_cache(maxsize=1024)
 def _linkable(recipe: Recipe) -> tuple[LTOIR, codegen.Code]:
     """One object a recipe: Numba links every distinct object once, so equal code must be the same object."""
     code = codegen.code(recipe)
-    return LTOIR(code.ltoir, name=recipe.symbol), code
+    return LTOIR(code.ltoir, name=recipe.symbol, setup_callback=allow_dynamic_shared_memory), code
 
 
 def call_generated(
@@ -38,7 +39,7 @@ def call_generated(
     """
     linkable, code = _linkable(recipe)
     context.active_code_library.add_linking_file(linkable)
-    _raise_shared_alignment(builder.module)
+    raise_alignment(builder)
     name = code.symbol if function is None else code.symbols[function]
     callee = builder.module.globals.get(name)
     if callee is None:
@@ -47,11 +48,19 @@ def call_generated(
     builder.call(callee, [builder.bitcast(a, _BYTE_POINTER) for a in arguments])
 
 
-def _raise_shared_alignment(module: Any) -> None:
-    """Numba aligns shared arrays to their element's parts (complex64 to 4 bytes); libmathdx needs the whole."""
-    for variable in module.global_values:
+def raise_alignment(builder: Any) -> None:
+    """Numba aligns arrays to their element's parts (complex64 to 4 bytes); libmathdx needs the whole value.
+
+    Covers the shared and local arrays of the function being compiled. Arrays that come in as arguments of a
+    device function were aligned by their owner, if that calls generated code itself or uses
+    ``nvmath_device.shared.array``.
+    """
+    for variable in builder.module.global_values:
         if isinstance(variable, ir.GlobalVariable) and variable.addrspace == _SHARED_ADDRESS_SPACE:
-            variable.align = max(variable.align or 1, _SHARED_ALIGNMENT)
+            variable.align = max(variable.align or 1, _ALIGNMENT)
+    for instruction in builder.function.entry_basic_block.instructions:
+        if isinstance(instruction, ir.instructions.AllocaInstr) and isinstance(instruction.type.pointee, ir.ArrayType):
+            instruction.align = max(instruction.align or 1, _ALIGNMENT)
 
 
 def array_struct(context: Any, builder: Any, array_type: Any, array: Any) -> Any:

@@ -10,9 +10,16 @@ from numba.cuda import cgutils, types
 
 from nvmath_device.fft import FFT, traits_of
 from nvmath_device.fft_descriptor import BLOCK
-from nvmath_device.numba_backend import emit, fft_copies
+from nvmath_device.numba_backend import debug_checks, emit, fft_copies
 from nvmath_device.numba_backend.element_types import element_numba, holds, holds_components, wanted
-from nvmath_device.numba_backend.objects import Call, ConstantType, current_target, method, register_constant
+from nvmath_device.numba_backend.objects import (
+    Call,
+    ConstantType,
+    current_target,
+    is_debug,
+    method,
+    register_constant,
+)
 from nvmath_device.numba_backend.procedures import call as call_procedure
 from nvmath_device.numba_backend.views import component_type
 
@@ -78,6 +85,11 @@ def _check_storage(typ: FftType, call: Call, name: str, given: Any) -> None:
 def _lower_execute(context: Any, builder: Any, typ: FftType, sig: Any, args: Any) -> None:
     api = "SMEM" if typ.is_block and len(args) == 1 else "LMEM"
     pointers = [emit.data_pointer(context, builder, t, a) for t, a in zip(sig.args, args)]
+    if is_debug() and typ.is_block:
+        block = traits_of(*typ.value.resolved(current_target())).block_dim
+        assert block is not None
+        debug_checks.check_block(context, builder, "FFT.execute", block, shape=True)
+        debug_checks.check_shared(context, builder, "FFT.execute", "shared_mem", pointers[-1])
     emit.call_generated(context, builder, _recipe(typ, api), pointers)
 
 

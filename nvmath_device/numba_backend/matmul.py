@@ -10,11 +10,18 @@ from numba.cuda import cgutils, types
 
 from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.dtypes import ValueType
-from nvmath_device.matmul import BlockExecution, Matmul
-from nvmath_device.numba_backend import emit
+from nvmath_device.matmul import BlockExecution, Matmul, ResolvedGemm
+from nvmath_device.numba_backend import debug_checks, emit
 from nvmath_device.numba_backend.copies import matmul_copies
 from nvmath_device.numba_backend.element_types import scalar_type
-from nvmath_device.numba_backend.objects import Call, ConstantType, current_target, method, register_constant
+from nvmath_device.numba_backend.objects import (
+    Call,
+    ConstantType,
+    current_target,
+    is_debug,
+    method,
+    register_constant,
+)
 from nvmath_device.numba_backend.operands import check_matrix, check_writable
 
 STATIC_FORM = ("alpha", "a", "b", "beta", "c")
@@ -75,6 +82,8 @@ def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: 
     plan = typ.value.resolved(current_target())
     c_type = plan.descriptor.value_types[2]
     pointer = {n: emit.data_pointer(context, builder, type_of[n], value_of[n]) for n in "abc"}
+    if is_debug():
+        _check_at_run_time(context, builder, plan, type_of, value_of, pointer, runtime=runtime)
     alpha, beta = (emit.scalar_address(context, builder, c_type, value_of[n]) for n in ("alpha", "beta"))
     if not runtime and all(type_of[n].ndim == 1 for n in "abc"):
         arguments = [alpha, pointer["a"], pointer["b"], beta, pointer["c"]]
@@ -91,6 +100,18 @@ def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: 
         ld[name] = emit.integer_address(context, builder, elements)
     arguments = [alpha, pointer["a"], ld["a"], pointer["b"], ld["b"], beta, pointer["c"], ld["c"]]
     emit.call_generated(context, builder, plan.recipe("SMEM_DYNAMIC_LD"), arguments)
+
+
+def _check_at_run_time(
+    context: Any, builder: Any, plan: ResolvedGemm, type_of: Any, value_of: Any, pointer: Any, *, runtime: bool
+) -> None:
+    name = "Matmul.execute"
+    debug_checks.check_block(context, builder, name, plan.block_dim, shape=plan.static_block_dim)
+    for n, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types):
+        debug_checks.check_shared(context, builder, name, n, pointer[n])
+        debug_checks.check_matrix(
+            context, builder, name, n, type_of[n], value_of[n], layout, value, own_layout=runtime
+        )
 
 
 def _own_leading_dimension(context: Any, builder: Any, typ: Any, array: Any, order: str, value: ValueType) -> Any:

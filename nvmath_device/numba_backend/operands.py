@@ -37,8 +37,8 @@ def check_view(call: Call, name: str, given: Any, value: ValueType) -> None:
         raise call.error(f"wants a 2-D array for {name}, got {given}")
     if given.ndim != 2:
         raise call.error(
-            f"wants a 2-D array for {name}, got {given.ndim}-D: {given}; give one matrix, for example x[i] of a "
-            "3-D batch or x.reshape(rows, cols)"
+            f"wants a 2-D array for {name}, got {given.ndim}-D: {given}; give one matrix, for example "
+            "x[i] of a 3-D batch or x.reshape(rows, cols)"
         )
     if not holds(given.dtype, value):
         own = wanted(value).partition(" (or, in a 1-D")[0]

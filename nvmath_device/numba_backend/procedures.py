@@ -34,6 +34,10 @@ class Procedure:
             context.compile_internal(builder, function, sig, args)
             return context.get_dummy_value()
 
+    def __call__(self, *args: Any) -> None:
+        """The same in plain Python, for tests."""
+        self.function(*args)
+
 
 def call(context: Any, builder: Any, function: Callable[..., None], arg_types: Any, args: Any) -> None:
     """Emit a call of a Python function without a result from lowering code."""

@@ -132,7 +132,8 @@ class Block:
         shown = ", ".join(str(tuple(p)) for p in absent[:4]) + (", ..." if len(absent) > 4 else "")
         raise KernelExecutionError(
             f"{name} was called by {len(meeting.own)} of {self.dim.size} threads of block "
-            f"{tuple(self.index)}, but all threads of a block must call it together; threadIdx {shown} did not"
+            f"{tuple(self.index)}, but all threads of a block must call it together; threadIdx {shown} did "
+            "not"
         )
 
 

@@ -147,8 +147,7 @@ def matmul_store(mm: Matmul, which: str, args: tuple[Any, ...], kwargs: dict[str
 def _view_and_tile(call: Call, mm: Matmul, which: str, given: dict[str, Any]) -> tuple[Array, Array]:
     position = "abc".index(which)
     value = mm.descriptor.value_types[position]
-    tile = call.matrix(
-        "smem", given["smem"], mm.layouts[position], value, alignment=value.alignment, at_least=True
-    )
     view = call.values("view", call.array("view", given["view"], ndim=(2,)), value)
+    layout = mm.layouts[position]
+    tile = call.matrix("smem", given["smem"], layout, value, alignment=value.alignment, at_least=True)
     return view, tile

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cooperative copies of ``Matmul`` on a GPU, byte for byte against NumPy slices.
 
-Shared memory is looked at as bytes: an array of A's (or C's) values and one of bytes are the same dynamic memory,
-so that what a load leaves alone (the padding), what it must clear, and what a store takes are all visible.
+Shared memory is looked at as bytes: an array of A's (or C's) values and one of bytes are the same dynamic
+memory. So what a load leaves alone (the padding), what it must clear, and what a store takes are all visible.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ VIEWS = {
     "stepped": "x[r::2, c::3]",
     "backwards": "x[::-1, ::-1][r : r + 32, c : c + 48]",
 }
-# (0, 0) and (32, 16) are aligned for all types; then odd addresses, a ragged corner, one element, nothing left.
+# (0, 0) and (32, 16) are aligned for all types; then odd addresses, ragged corners, nothing left.
 PLACES = [(0, 0), (32, 16), (1, 3), (64, 48), (69, 69), (70, 80), (90, 90)]
 BLOCKS = [(128,), (32, 3), (5, 4, 3), (1024,), (1,)]
 
@@ -68,7 +68,7 @@ def kernel(x, r, c, shared_bytes):
     for i in range(thread, shared_bytes.size, threads):
         raw[i] = shared_bytes[i]
     cuda.syncthreads()
-    mm.load_a({view}, {smem})
+    mm.load_a({view}, smem)
     cuda.syncthreads()
     for i in range(thread, shared_bytes.size, threads):
         shared_bytes[i] = raw[i]
@@ -82,9 +82,8 @@ def kernel(x, r, c, shared_bytes):
     for i in range(thread, shared_bytes.size, threads):
         raw[i] = shared_bytes[i]
     cuda.syncthreads()
-    mm.store_c({smem}, {view})
+    mm.store_c(smem, {view})
 """
-POINTER = "smem"  # the 1-D form
 
 
 @dataclass(frozen=True)
@@ -143,13 +142,13 @@ def tile_for_store(kind: str, order: str, padding: int) -> Tile:
     return Tile(mm, np.dtype(dtype), order, ld)
 
 
-def compiled(template: str, view: str, tile: Tile, smem: str = POINTER) -> Any:
+def compiled(template: str, view: str, tile: Tile) -> Any:
     from numba import cuda
 
     import nvmath_device as nd
 
     names = {"cuda": cuda, "nd": nd, "np": np, "mm": tile.matmul}
-    exec(template.format(view=VIEWS[view], smem=smem), names)
+    exec(template.format(view=VIEWS[view]), names)
     return cuda.jit(names["kernel"])
 
 
@@ -311,7 +310,11 @@ def test_many_blocks_copy_a_ragged_matrix():
     import nvmath_device as nd
 
     mm = nd.Matmul(
-        size=(ROWS, COLS, 16), precision="float32", data_type="real", arrangement=(ROW, ROW, ROW), block_size=128
+        size=(ROWS, COLS, 16),
+        precision="float32",
+        data_type="real",
+        arrangement=(ROW, ROW, ROW),
+        block_size=128,
     )
 
     @cuda.jit

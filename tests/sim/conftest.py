@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of simulated kernels: in a process of their own, as Numba looks at the variable when it is imported."""
+"""Tests of simulated kernels: in a process of their own, as Numba reads the variable when imported."""
 
 from __future__ import annotations
 

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run-time checks of kernels compiled with ``debug=True``: what typing cannot see, shape, strides and block.
+
+A failed check ends the thread with a :class:`KernelExecutionError`, which Numba raises on the host after the
+launch, with the thread's index. Without ``debug=True`` nothing of this is in the kernel.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, nvvmutils
+
+from nvmath_device.descriptors import COL_MAJOR, Dim3, MatrixLayout
+from nvmath_device.dtypes import ValueType
+from nvmath_device.errors import KernelExecutionError
+from nvmath_device.numba_backend import emit
+
+_WORD = ir.IntType(64)
+
+
+def _fail_unless(context: Any, builder: Any, good: Any, message: str) -> None:
+    with builder.if_then(builder.not_(good), likely=False):
+        context.call_conv.return_user_exc(builder, KernelExecutionError, (message,))
+
+
+def _equals(builder: Any, value: Any, number: int) -> Any:
+    return builder.icmp_signed("==", value, ir.Constant(value.type, number))
+
+
+def check_block(context: Any, builder: Any, name: str, wanted: Dim3, *, shape: bool) -> None:
+    """The launch has ``wanted.size`` threads; with ``shape`` exactly these extents."""
+    extents = [nvvmutils.call_sreg(builder, f"ntid.{axis}") for axis in "xyz"]
+    if shape:
+        good = reduce(builder.and_, [_equals(builder, e, w) for e, w in zip(extents, wanted)])
+        said = f"a block of {tuple(wanted)} threads"
+    else:
+        good = _equals(builder, reduce(builder.mul, extents), wanted.size)
+        said = f"a block of {wanted.size} threads"
+    _fail_unless(context, builder, good, f"{name} needs {said}, the descriptor's block_dim; the launch has another")
+
+
+def check_matrix(
+    context: Any, builder: Any, name: str, argument: str, array_type: Any, array: Any, layout: MatrixLayout,
+    value: ValueType, *, own_layout: bool,
+) -> None:  # fmt: skip
+    """A 1-D operand is long enough; a 2-D one has the descriptor's shape and a unit stride on the right axis.
+
+    ``own_layout``: the leading dimension comes with the call, so a 1-D length says nothing.
+    """
+    struct = emit.array_struct(context, builder, array_type, array)
+    if array_type.ndim == 1:
+        if own_layout:
+            return
+        itemsize = ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
+        bytes_given = builder.mul(struct.nitems, itemsize)
+        need = layout.cosize * value.itemsize
+        _fail_unless(
+            context, builder, builder.icmp_signed(">=", bytes_given, ir.Constant(_WORD, need)),
+            f"{name}: {argument} is shorter than the {layout.cosize} elements ({need} bytes) of its layout",
+        )  # fmt: skip
+        return
+    rows, cols = cgutils.unpack_tuple(builder, struct.shape, 2)
+    right = builder.and_(_equals(builder, rows, layout.rows), _equals(builder, cols, layout.cols))
+    _fail_unless(
+        context, builder, right, f"{name}: {argument} is not {layout.rows} x {layout.cols}, as the descriptor says"
+    )
+    inner = cgutils.unpack_tuple(builder, struct.strides, 2)[0 if layout.order == COL_MAJOR else 1]
+    _fail_unless(
+        context, builder, _equals(builder, inner, value.itemsize),
+        f"{name}: neighbours within a {'column' if layout.order == COL_MAJOR else 'row'} of {argument} are not "
+        f"next to each other, as {layout.order} needs",
+    )  # fmt: skip
+
+
+def check_shared(context: Any, builder: Any, name: str, argument: str, pointer: Any) -> None:
+    """The pointer leads into shared memory."""
+    byte_pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.IntType(1), [byte_pointer])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.isspacep.shared")
+    good = builder.call(function, [builder.bitcast(pointer, byte_pointer)])
+    _fail_unless(context, builder, good, f"{name}: {argument} is not in shared memory")
