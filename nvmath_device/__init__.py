@@ -38,10 +38,12 @@ _HOME = {
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [*sorted(_MODULE_OF), "__version__"]
+__all__ = [*sorted(_MODULE_OF), "__version__", "errors"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return _import_module("nvmath_device.errors")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'nvmath_device' has no attribute {name!r}")

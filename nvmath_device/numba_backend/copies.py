@@ -46,6 +46,7 @@ def _copy_method(operand: str, *, store: bool) -> Any:
         return call.signature(types.void, arguments)
 
     def lower(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> None:
+        emit.raise_alignment(builder)
         layout, value = _layouts(typ.value)[index], typ.value.descriptor.value_types[index]
         type_of, value_of = dict(zip(form, sig.args, strict=True)), dict(zip(form, args, strict=True))
         plan = _plan(layout, value, type_of["view"], current_target())
