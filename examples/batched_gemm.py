@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small matrix products, C[i] = A[i] B[i] in complex64: each block takes several, one after the other.
+"""Many small complex matrix products, C[i] = A[i] B[i]: each block takes several, one after the other.
 
 Loading the next pair does not wait for the last product to be stored: only ``c`` is read then.
 
-    python examples/batched_gemm.py                             # on a GPU: 20000 products of 12 x 16 and 16 x 8
+    python examples/batched_gemm.py                             # on a GPU: 20000 products
     NUMBA_ENABLE_CUDASIM=1 python examples/batched_gemm.py      # on Numba's simulator: 5 of them
 """
 

@@ -2,8 +2,8 @@
 """Two-dimensional FFTs of 16 x 64 values, one a block: along the rows, then along the columns.
 
 Two descriptors share a kernel, and so one block of 4 x 16 threads. Four threads with 16 elements each
-transform a row, all 16 rows at once; four threads with 4 elements each transform a column, 16 columns at once,
-four times. In between the values lie in shared memory, whose transposed view makes columns of rows.
+transform a row, all 16 rows at once; four threads with 4 elements each transform a column, 16 columns at
+once, four times. In between the values lie in shared memory, whose transposed view makes columns of rows.
 
     python examples/fft_2d.py                                   # on a GPU: 2000 fields
     NUMBA_ENABLE_CUDASIM=1 python examples/fft_2d.py            # on Numba's simulator: 2 fields
@@ -31,22 +31,23 @@ along_columns = nd.FFT(size=ROWS, elements_per_thread=4, ffts_per_block=AT_ONCE,
 
 @cuda.jit
 def transform(x, y):
-    scratch = nd.shared.array(max(along_rows.shared_memory_size, along_columns.shared_memory_size), np.uint8)
+    row_scratch = nd.shared.array(along_rows.shared_memory_size, np.uint8)
+    column_scratch = nd.shared.array(along_columns.shared_memory_size, np.uint8)
     field = nd.shared.array((ROWS, PITCH), along_rows.value_type)
-    x, y = x[cuda.blockIdx.x], y[cuda.blockIdx.x]
+    source, target = x[cuda.blockIdx.x], y[cuda.blockIdx.x]
     number = cuda.threadIdx.y
 
     row = cuda.local.array(along_rows.storage_size, along_rows.value_type)
-    along_rows.load(x, row, number)
-    along_rows.execute(row, scratch)
+    along_rows.load(source, row, number)
+    along_rows.execute(row, row_scratch)
     along_rows.store(row, field, number)
     cuda.syncthreads()
 
     column = cuda.local.array(along_columns.storage_size, along_columns.value_type)
     for first in range(0, COLUMNS, AT_ONCE):
         along_columns.load(field.T, column, first + number)
-        along_columns.execute(column, scratch)
-        along_columns.store(column, y.T, first + number)
+        along_columns.execute(column, column_scratch)
+        along_columns.store(column, target.T, first + number)
         cuda.syncthreads()  # before the scratch is used again
 
 

@@ -6,7 +6,7 @@ it away. ``load`` pads every signal with zeros, so the circular convolution of F
 all of its ``SAMPLES + TAPS - 1`` values. The spectrum never leaves the registers of the threads.
 
     python examples/fft_real.py                                 # on a GPU: 5000 signals of 900 samples
-    NUMBA_ENABLE_CUDASIM=1 python examples/fft_real.py          # on Numba's simulator: 5 of 100, filter of 29 taps
+    NUMBA_ENABLE_CUDASIM=1 python examples/fft_real.py          # on Numba's simulator: 5 of 100, 29 taps
 """
 
 import sys
@@ -31,15 +31,15 @@ inverse = nd.FFT(size=SIZE, fft_type="c2r", **knobs)
 @cuda.jit
 def convolve(x, response, y):
     data = cuda.local.array(forward.storage_size, forward.value_type)
-    scratch = nd.shared.array(max(forward.shared_memory_size, inverse.shared_memory_size), np.uint8)
+    scratch = nd.shared.array(forward.shared_memory_size, np.uint8)
+    more_scratch = nd.shared.array(inverse.shared_memory_size, np.uint8)  # its own: no barrier in between
     forward.load(x, data)
     forward.execute(data, scratch)
     for i in range(forward.output_elements_per_thread):
         k = cuda.threadIdx.x + i * forward.stride
         if k < response.size:
             data[i] *= response[k]
-    cuda.syncthreads()  # the inverse uses the same scratch
-    inverse.execute(data, scratch)
+    inverse.execute(data, more_scratch)
     inverse.store(data, y)
 
 
@@ -58,7 +58,7 @@ def main() -> int:
     n = np.arange(TAPS) - TAPS // 2
     taps = np.sinc(n * 2 * 30 / RATE) * np.hanning(TAPS + 2)[1:-1]  # a windowed low-pass, cut-off at 30 Hz
     taps /= taps.sum()
-    response = (np.fft.rfft(taps, SIZE) / SIZE).astype(np.complex64)  # FFTs are not scaled: 1 / SIZE goes here
+    response = (np.fft.rfft(taps, SIZE) / SIZE).astype(np.complex64)  # FFTs do not scale: 1 / SIZE goes here
     device_x, device_response = cuda.to_device(x), cuda.to_device(response)
     y = cuda.to_device(np.full((SIGNALS, SIZE), np.nan, np.float32))
     for launch in ("first launch, compilation included", "second launch"):

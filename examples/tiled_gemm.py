@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A matrix product of any size: a block for each tile of C, a loop over K, and edges that no tile size divides.
+"""A matrix product of any size: a block for each tile of C, a loop over K, edges that no tile size divides.
 
 Slices that reach over the edge are cut off by Python's own rule; ``load_a`` and ``load_b`` fill the rest of
-the tile with zeros and ``store_c`` leaves it out. The sum over K stays in shared memory: ``beta`` is 0 for the
-first step and 1 after it. A and B may be float16 or bfloat16; C is float32.
+the tile with zeros and ``store_c`` leaves it out. The sum over K stays in shared memory: ``beta`` is 0 for
+the first step and 1 after it. A and B may be float16 or bfloat16; C is float32.
 
     python examples/tiled_gemm.py [float16|bfloat16|float32]    # on a GPU: 1000 x 500 x 1500
     NUMBA_ENABLE_CUDASIM=1 python examples/tiled_gemm.py        # on Numba's simulator: 40 x 50 x 70

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +110,8 @@ def _entries(kind: str, jobs: Sequence[tuple[str, Recipe]]) -> list[_store.Entry
 
 def generate(jobs: Sequence[tuple[str, Recipe]]) -> Iterator[tuple[int, dict[str, Any], bytes]]:
     """Yield (index, meta, blob) of each job as it is done, without asking the store."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed  # 5 ms that a hit in the store need not pay
+
     from nvmath_device.lto import pool
 
     toolchain.load_mathdx()  # a missing library is one clear error here, not one from each worker

@@ -92,7 +92,12 @@ class Workers:
             )
         answer = json.loads(header)
         if "error" in answer:
-            raise CodegenError(answer["error"], status=answer["status"], log=answer["log"])
+            asked = ", ".join(f"{name}={value}" for name, value in recipe.operators)
+            raise CodegenError(
+                f"{answer['error']}; asked for {recipe.library} with {asked}",
+                status=answer["status"],
+                log=answer["log"],
+            )
         return answer["meta"], blob
 
 

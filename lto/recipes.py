@@ -8,11 +8,10 @@ ask for the same thing share one function and never clash over different ones.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvmath_device.descriptors import (
     CONJ_TRANSPOSED,
@@ -25,8 +24,11 @@ from nvmath_device.descriptors import (
     LeadingDimension,
 )
 from nvmath_device.errors import UnsupportedError
-from nvmath_device.fft_descriptor import FftDescriptor
+from nvmath_device.lto.store_format import sha256
 from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability
+
+if TYPE_CHECKING:
+    from nvmath_device.fft_descriptor import FftDescriptor
 
 GEMM_APIS = ("SMEM", "SMEM_DYNAMIC_LD")
 _ARCH_MODIFIERS = {"a": "ARCH_SPECIFIC", "f": "FAMILY_SPECIFIC"}
@@ -48,7 +50,7 @@ class Recipe:
     def symbol(self) -> str:
         """Name of the device function; depends on the parameters only."""
         text = json.dumps(self.words(), sort_keys=True, separators=(",", ":"))
-        return f"{self.prefix}_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+        return f"{self.prefix}_{sha256(text.encode()).hexdigest()[:20]}"
 
     def to_json(self) -> dict[str, Any]:
         """What a worker gets; :meth:`from_json` turns it back."""
@@ -141,6 +143,20 @@ def _storage_operators(descriptor: GemmDescriptor) -> list[tuple[str, Any]]:
 
 def _other(order: str) -> str:
     return "col_major" if order == ROW_MAJOR else ROW_MAJOR
+
+
+def static_leading_dimension_is_miscompiled(descriptor: GemmDescriptor, nvrtc: tuple[int, int]) -> bool:
+    """Whether this compiler is known to miscompile a GEMM with a leading dimension of its own.
+
+    CUDA 12.8 and 12.9 (NVIDIA bug 5218000) and 13.0 and 13.1 (5430354): element types of one or two bytes, a
+    size that is not a multiple of 16, and a LEADING_DIMENSION operator. libmathdx then refuses to compile.
+    The same GEMM with its leading dimensions passed at run time is not affected. Source: cuBLASDx
+    documentation, known issues; the second bug's assertion text names CUDA 13.2 as the cure.
+    """
+    affected = (12, 8) <= nvrtc <= (12, 9) or (13, 0) <= nvrtc < (13, 2)
+    narrow = any(t.itemsize <= 2 for t in descriptor.precision)
+    odd = any(extent % 16 for extent in descriptor.size)
+    return affected and narrow and odd and descriptor.leading_dimension != descriptor.tight_leading_dimension
 
 
 def refuse_oversize(descriptor: GemmDescriptor, sm: ComputeCapability) -> None:

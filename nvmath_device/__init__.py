@@ -34,6 +34,9 @@ _HOME = {
     "nvmath_device.targets": ("ComputeCapability", "MAX_SUPPORTED_CC"),
     "nvmath_device.shared_storage": ("SharedStorageCalc",),
     "nvmath_device.shared_arrays": ("shared",),
+    "nvmath_device.vector_types": (
+        "float16x2", "float16x4", "float32x2", "float32x4", "float64x2", "float64x4", "uint32x4",
+    ),
     "nvmath_device.aot": ("compile", "CompiledKernel"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -9,6 +9,8 @@ from typing import Any
 from nvmath_device.checks import choice
 from nvmath_device.targets import compute_capability
 
+OPTIONS = ("debug", "lineinfo", "fastmath", "opt", "launch_bounds")
+
 
 @dataclass(frozen=True)
 class CompiledKernel:
@@ -31,15 +33,23 @@ def compile(kernel: Any, signature: Any, *, sm: Any, output: str = "cubin", **op
         signature: Numba signature or tuple of argument types.
         sm: target, e.g. ``90``.
         output: ``"cubin"`` (SASS in an ELF file) or ``"ptx"``.
-        options: ``debug``, ``lineinfo``, ``fastmath``, ``opt`` as for ``numba.cuda.jit``.
+        options: ``debug``, ``lineinfo``, ``fastmath``, ``opt``, ``launch_bounds`` as for ``numba.cuda.jit``;
+            those given to ``cuda.jit`` already, and its ``link``, are kept.
 
     Needs libmathdx, NVRTC, NVVM and nvJitLink; neither a GPU nor a driver. Not cached yet: descriptors' code
     comes from the store, linking takes 2 to 3 s each time.
     """
     choice(output, ("cubin", "ptx"), argument="output")
+    for name in options:
+        choice(name, OPTIONS, argument="options")
     target = compute_capability(sm)
     from nvmath_device.lto.link import link
     from nvmath_device.numba_backend.compiling import compile_modules
 
-    entry, modules = compile_modules(kernel, signature, target, options)
+    entry, modules = compile_modules(kernel, signature, target, _with_those_of_jit(kernel, options))
     return CompiledKernel(entry, output, target.sm, link(modules, sm=target, output=output))
+
+
+def _with_those_of_jit(kernel: Any, options: dict[str, Any]) -> dict[str, Any]:
+    of_jit = getattr(kernel, "targetoptions", {})
+    return {**{name: of_jit[name] for name in OPTIONS if name in of_jit}, **options}

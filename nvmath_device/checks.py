@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -40,6 +39,8 @@ def choice(value: Any, allowed: Sequence[str], *, argument: str) -> str:
     """``value`` if it is one of ``allowed``."""
     if isinstance(value, str) and value in allowed:
         return value
+    import difflib  # for errors only
+
     options = ", ".join(repr(a) for a in allowed)
     near = difflib.get_close_matches(str(value), allowed, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

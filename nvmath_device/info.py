@@ -26,7 +26,7 @@ Report = dict[str, Any]
 NEEDED_LIBRARIES = ("mathdx", "nvrtc", "nvJitLink", "nvvm")
 OPTIONAL_LIBRARIES = ("cublasLt",)
 
-NEEDED_PACKAGES = ("cuda-pathfinder", "cuda-python", "ml_dtypes", "numba", "numba-cuda", "numpy")
+NEEDED_PACKAGES = ("cuda-bindings", "cuda-core", "cuda-pathfinder", "ml_dtypes", "numba", "numba-cuda", "numpy")
 OTHER_PACKAGES = (
     "cuda-bindings",
     "cuda-core",

@@ -434,7 +434,7 @@ class Matmul:
 
 
 def _refuse_execution(execution: Any) -> None:
-    if execution == "Thread":
+    if isinstance(execution, str) and execution == "Thread":
         raise UnsupportedError(
             "execution: 'Thread' is not offered for matrix products by libmathdx (0.4.2 offers it for triangular "
             "solves only); use execution='Block'"

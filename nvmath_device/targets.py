@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
@@ -75,16 +76,27 @@ def compute_capability(value: Any, *, argument: str = "sm") -> ComputeCapability
 def _parse(value: Any, argument: str) -> tuple[int, int, str]:
     if isinstance(value, tuple) and len(value) in (2, 3):
         major, minor, arch = (*value, "")[:3]
-        return int(major), int(minor), str(arch)
-    if isinstance(value, str):
+        if _is_integer(major) and _is_integer(minor) and isinstance(arch, str):
+            return operator.index(major), operator.index(minor), arch
+    elif isinstance(value, str):
         text = value.lower().removeprefix("sm_").removeprefix("compute_").replace(".", "")
         arch = text[-1:] if text[-1:].isalpha() else ""
         digits = text.removesuffix(arch) if arch else text
-        if digits.isdigit():
+        if digits.isascii() and digits.isdigit() and len(digits) <= 4:
             return int(digits) // 10, int(digits) % 10, arch
-    elif hasattr(value, "__index__") and not isinstance(value, bool):
-        number = value.__index__()
+    elif _is_integer(value):
+        number = operator.index(value)
         if number >= 500 and number % 10 == 0:  # 900, the way libmathdx writes it
             number //= 10
         return number // 10, number % 10, ""
     raise ArgumentTypeError(f"{argument}: {value!r} is not a compute capability; give 90, (9, 0) or 'sm_90a'")
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True

@@ -41,8 +41,9 @@ HEALTHY = {
         "cublasLt": {"version": "13.10.0", "path": "/lib/libcublasLt.so.13"},
     },
     "packages": {
+        "cuda-bindings": "13.4.4",
+        "cuda-core": "1.2.2",
         "cuda-pathfinder": "1.9.1",
-        "cuda-python": "13.4.4",
         "ml_dtypes": "0.7.0",
         "numba": "0.68.1",
         "numba-cuda": "0.30.4",

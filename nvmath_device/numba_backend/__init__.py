@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nvmath_device.dtypes import ElementType
     from nvmath_device.matmul import Matmul
+    from nvmath_device.vector_types import VectorType
 
 
 @cache
@@ -22,7 +23,7 @@ def _install() -> None:
     """Register everything, once, and make a compilation that is already running see it."""
     from numba.cuda.descriptor import cuda_target
 
-    from nvmath_device.numba_backend import copies, fft, matmul, shared  # noqa: F401  (registers on import)
+    from nvmath_device.numba_backend import copies, fft, matmul, shared, vectors  # noqa: F401  (registers on import)
 
     cuda_target.typing_context.refresh()
     cuda_target.target_context.refresh()
@@ -59,3 +60,11 @@ def dtype_type(element: ElementType) -> Any:
     from nvmath_device.numba_backend.element_types import element_numba
 
     return types.DType(element_numba(element))
+
+
+def vector_class(vector: VectorType) -> Any:
+    """The Numba type of ``nvmath_device.float32x2`` and its kind."""
+    _install()
+    from nvmath_device.numba_backend.vectors import VectorClass
+
+    return VectorClass(vector)

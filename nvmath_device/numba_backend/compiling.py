@@ -32,7 +32,8 @@ def compile_modules(
         modules = [("ltoir", bytes(library.get_ltoir(cc=arch)))]
     else:
         modules = [("ptx", text.encode()) for text in library.get_asm_strs(cc=arch)]
-    modules += [_module(LinkableCode.from_path_or_obj(code), arch) for code in library._linking_files]
+    linked = [*getattr(kernel, "targetoptions", {}).get("link", ()), *library._linking_files]
+    modules += [_module(LinkableCode.from_path_or_obj(code), arch) for code in linked]
     return library._entry_name, modules
 
 

@@ -54,13 +54,7 @@ def check_matrix(
     if array_type.ndim == 1:
         if own_layout:
             return
-        itemsize = ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
-        bytes_given = builder.mul(struct.nitems, itemsize)
-        need = layout.cosize * value.itemsize
-        _fail_unless(
-            context, builder, builder.icmp_signed(">=", bytes_given, ir.Constant(_WORD, need)),
-            f"{name}: {argument} is shorter than the {layout.cosize} elements ({need} bytes) of its layout",
-        )  # fmt: skip
+        check_length(context, builder, name, argument, array_type, array, layout.cosize * value.itemsize)
         return
     rows, cols = cgutils.unpack_tuple(builder, struct.shape, 2)
     right = builder.and_(_equals(builder, rows, layout.rows), _equals(builder, cols, layout.cols))
@@ -73,6 +67,16 @@ def check_matrix(
         f"{name}: neighbours within a {'column' if layout.order == COL_MAJOR else 'row'} of {argument} are not "
         f"next to each other, as {layout.order} needs",
     )  # fmt: skip
+
+
+def check_length(
+    context: Any, builder: Any, name: str, argument: str, array_type: Any, array: Any, need: int
+) -> None:
+    """A 1-D array holds at least ``need`` bytes."""
+    struct = emit.array_struct(context, builder, array_type, array)
+    itemsize = ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
+    enough = builder.icmp_signed(">=", builder.mul(struct.nitems, itemsize), ir.Constant(_WORD, need))
+    _fail_unless(context, builder, enough, f"{name}: {argument} is shorter than the {need} bytes it needs")
 
 
 def check_shared(context: Any, builder: Any, name: str, argument: str, pointer: Any) -> None:

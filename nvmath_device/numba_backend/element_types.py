@@ -10,7 +10,7 @@ import numpy as np
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 
-from nvmath_device.dtypes import ElementType, ValueType, element_type, float16
+from nvmath_device.dtypes import ElementType, ValueType, element_type
 
 
 @cache
@@ -29,14 +29,22 @@ def value_numba(value: ValueType) -> Any:
 
 @cache
 def numba_type(dtype: np.dtype[Any]) -> Any:
-    """Like Numba's ``from_dtype`` with bfloat16 and fp8 added."""
+    """Like Numba's ``from_dtype`` with bfloat16 and fp8 added.
+
+    Members of Numba's records must be NumPy's own types, so a bfloat16 in a record is its bits, ``uint16``.
+    """
     if dtype.names:
         members = [(name, dtype.fields[name][0], dtype.fields[name][1]) for name in dtype.names]  # type: ignore[index]
-        fields = [(name, {"type": numba_type(sub), "offset": offset}) for name, sub, offset in members]
+        fields = [(name, {"type": _member_type(sub), "offset": offset}) for name, sub, offset in members]
         return types.Record(fields, dtype.itemsize, aligned=False)
     if dtype.kind == "V" or dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         return element_numba(element_type(dtype))
     return numpy_support.from_dtype(dtype)
+
+
+def _member_type(dtype: np.dtype[Any]) -> Any:
+    found = numba_type(dtype)
+    return types.uint16 if found == types.bfloat16 else found
 
 
 def holds(dtype: Any, value: ValueType) -> bool:
@@ -85,5 +93,3 @@ def scalar_type(value: ValueType) -> Any:
         return types.complex128 if value.element.name == "float64" else types.complex64
     return element_numba(value.element)
 
-
-HALF = float16

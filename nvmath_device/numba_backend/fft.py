@@ -85,12 +85,27 @@ def _check_storage(typ: FftType, call: Call, name: str, given: Any) -> None:
 def _lower_execute(context: Any, builder: Any, typ: FftType, sig: Any, args: Any) -> None:
     api = "SMEM" if typ.is_block and len(args) == 1 else "LMEM"
     pointers = [emit.data_pointer(context, builder, t, a) for t, a in zip(sig.args, args)]
-    if is_debug() and typ.is_block:
-        block = traits_of(*typ.value.resolved(current_target())).block_dim
-        assert block is not None
-        debug_checks.check_block(context, builder, "FFT.execute", block, shape=True)
-        debug_checks.check_shared(context, builder, "FFT.execute", "shared_mem", pointers[-1])
+    if is_debug():
+        _check_at_run_time(context, builder, typ, sig, args, pointers)
     emit.call_generated(context, builder, _recipe(typ, api), pointers)
+
+
+def _check_at_run_time(context: Any, builder: Any, typ: FftType, sig: Any, args: Any, pointers: Any) -> None:
+    name, traits = "FFT.execute", traits_of(*typ.value.resolved(current_target()))
+    in_registers = traits.storage_size * traits.value_type.itemsize
+    if not typ.is_block:
+        debug_checks.check_length(context, builder, name, "thread_data", sig.args[0], args[0], in_registers)
+        return
+    assert traits.block_dim is not None
+    debug_checks.check_block(context, builder, name, traits.block_dim, shape=True)
+    debug_checks.check_shared(context, builder, name, "shared_mem", pointers[-1])
+    if len(args) == 2:
+        debug_checks.check_length(context, builder, name, "thread_data", sig.args[0], args[0], in_registers)
+        need = traits.shared_memory_size or 0
+    else:
+        need = typ.for_target().shared_storage_size or 0
+    if sig.args[-1].layout in "CF":
+        debug_checks.check_length(context, builder, name, "shared_mem", sig.args[-1], args[-1], need)
 
 
 # -- copies ----------------------------------------------------------------------------------------------------

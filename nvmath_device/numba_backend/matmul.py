@@ -10,6 +10,8 @@ from numba.cuda import cgutils, types
 
 from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.dtypes import ValueType
+from nvmath_device.lto import toolchain
+from nvmath_device.lto.recipes import static_leading_dimension_is_miscompiled
 from nvmath_device.matmul import BlockExecution, Matmul, ResolvedGemm
 from nvmath_device.numba_backend import debug_checks, emit
 from nvmath_device.numba_backend.copies import matmul_copies
@@ -85,7 +87,8 @@ def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: 
     if is_debug():
         _check_at_run_time(context, builder, plan, type_of, value_of, pointer, runtime=runtime)
     alpha, beta = (emit.scalar_address(context, builder, c_type, value_of[n]) for n in ("alpha", "beta"))
-    if not runtime and all(type_of[n].ndim == 1 for n in "abc"):
+    as_declared = not runtime and all(type_of[n].ndim == 1 for n in "abc")
+    if as_declared and not static_leading_dimension_is_miscompiled(plan.descriptor, toolchain.nvrtc_version()):
         arguments = [alpha, pointer["a"], pointer["b"], beta, pointer["c"]]
         emit.call_generated(context, builder, plan.recipe("SMEM"), arguments)
         return

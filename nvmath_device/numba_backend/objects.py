@@ -142,7 +142,7 @@ class Call:
                 if not bound.keys() & self._kws.keys():
                     bound.update(self._kws)
                     if all(n in bound for n in form):
-                        return bound
+                        return {n: bound[n] for n in names if n in bound}  # keywords come in any order
         wanted = " or ".join(f"({', '.join(form + tuple(f'[{o}]' for o in optional))})" for form in forms)
         given = [str(a) for a in self._args] + [f"{k}={v}" for k, v in self._kws.items()]
         closest = min(forms, key=lambda f: abs(len(f) - len(given)))

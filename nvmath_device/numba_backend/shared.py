@@ -9,6 +9,9 @@ from numba.cuda import cudaimpl, types
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.typing.npydecl import parse_dtype
 
+from nvmath_device.dtypes import element_type
+from nvmath_device.errors import ArgumentTypeError
+from nvmath_device.numba_backend.element_types import element_numba
 from nvmath_device.numba_backend.objects import Call, ConstantType, method, register_constant
 
 DEFAULT_ALIGNMENT = 16  # bytes; the most any libmathdx value needs
@@ -38,14 +41,24 @@ def _alignment(call: Call, given: Any) -> int:
     return max(value, DEFAULT_ALIGNMENT)
 
 
+def _dtype(call: Call, given: Any) -> Any:
+    if isinstance(given, types.StringLiteral):  # also what a descriptor's precision is in a kernel
+        try:
+            return element_numba(element_type(given.literal_value))
+        except ArgumentTypeError as error:
+            raise call.error(f"wants an element type for {error}") from None
+    dtype = parse_dtype(given)
+    if dtype is None:
+        raise call.error(f"wants an element type for dtype, got {given}")
+    return dtype
+
+
 def _resolve_array(typ: SharedType, call: Call) -> Any:
     arguments = call.bind(("shape", "dtype"), optional=("alignment",))
     shape = _shape(call, arguments["shape"])
     if any(n < 0 for n in shape) or (0 in shape and len(shape) > 1):
         raise call.error(f"wants positive extents for shape (or a single 0: all dynamic memory), got {shape}")
-    dtype = parse_dtype(arguments["dtype"])
-    if dtype is None:
-        raise call.error(f"wants an element type for dtype, got {arguments['dtype']}")
+    dtype = _dtype(call, arguments["dtype"])
     if "alignment" in arguments:
         _alignment(call, arguments["alignment"])
     return call.signature(types.Array(dtype=dtype, ndim=len(shape), layout="C"), arguments)

@@ -90,7 +90,7 @@ def _check_block(call: Call, mm: Matmul, block: Block) -> None:
 
 def _overlap(left: Array, right: Array) -> bool:
     try:
-        return bool(np.shares_memory(left, right, max_work=100_000))
+        return bool(np.shares_memory(left, right, max_work=100_000))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:  # interleaved so intricately that an overlap cannot be told from none
         return False
 

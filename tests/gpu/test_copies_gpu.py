@@ -168,6 +168,8 @@ def view_of(view: str, x: np.ndarray, r: int, c: int) -> np.ndarray:
 def on_device(x: np.ndarray) -> Any:
     from numba import cuda
 
+    if x.dtype == ml_dtypes.bfloat16:  # Numba copies no bfloat16 array, but its bits, and views them
+        return cuda.to_device(x.view(np.uint16)).view(ml_dtypes.bfloat16)
     return cuda.to_device(x)
 
 

@@ -35,10 +35,11 @@ def test_debug_notices_a_wrong_block():
 
 def test_debug_notices_short_and_misplaced_operands():
     mm = gemm()
+    too_few = mm.a_size - 1
 
     @cuda.jit(debug=True, opt=False)
     def short(x):
-        a = nd.shared.array(mm.a_size - 1, np.float32)
+        a = nd.shared.array(too_few, np.float32)
         b = nd.shared.array(mm.b_size, np.float32)
         c = nd.shared.array(mm.c_size, np.float32)
         mm.execute(1.0, a, b, 0.0, c)
@@ -57,7 +58,7 @@ def test_debug_notices_short_and_misplaced_operands():
         mm.execute(1.0, a, b, 0.0, c)
 
     x = cuda.to_device(np.ones(256, np.float32))
-    with pytest.raises(nd.errors.KernelExecutionError, match="a is shorter than the 256 elements"):
+    with pytest.raises(nd.errors.KernelExecutionError, match="a is shorter than the 1024 bytes"):
         short[1, 32](x)
     with pytest.raises(nd.errors.KernelExecutionError, match="a is not in shared memory"):
         outside[1, 32](x)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -64,9 +66,14 @@ def recipes(fft, execution):
 
 @pytest.fixture(scope="module", autouse=True)
 def generated(request):
-    """Generate all missing code at once, on all cores; the tests then only link."""
+    """Generate all missing code at once, on all cores; the tests then only link.
+
+    Spread over several pytest processes the tests generate for themselves, each its own.
+    """
     from nvmath_device.lto import codegen
 
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
     wanted = []
     for item in request.session.items:
         params = getattr(getattr(item, "callspec", None), "params", {})

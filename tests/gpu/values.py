@@ -82,3 +82,12 @@ def read_back(flat, name, shape, *, is_complex, order, ld):
     values = values.transpose(1, 0, 2) if order == "col_major" else values
     values = values.astype(np.float64) if dtype.kind not in "iu" else values
     return values if is_complex else values[..., 0]
+
+
+def to_device(array):
+    """A device copy; Numba copies no bfloat16 array, but its bits, and views them."""
+    from numba import cuda
+
+    if array.dtype == ml_dtypes.bfloat16:
+        return cuda.to_device(array.view(np.uint16)).view(ml_dtypes.bfloat16)
+    return cuda.to_device(array)
