@@ -11,6 +11,13 @@ from nvmath_device.errors import LinkError
 from nvmath_device.lto import toolchain
 from nvmath_device.targets import ComputeCapability
 
+# What ptxas says -> what to do.
+_ADVICE = {
+    "too much global constant data": "Arrays from outside a kernel become constants, of 64 KiB at most: pass them as arguments.",
+    "too much shared data": "Shared arrays of constant size have 48 KiB at most: make one of shape 0, which is all of the "
+    "launch's dynamic shared memory, and slice it.",
+}
+
 
 def link(
     modules: Sequence[tuple[str, bytes]], *, sm: ComputeCapability, output: str = "cubin", extra: Sequence[str] = ()
@@ -40,7 +47,8 @@ def link(
         linker = Linker(*codes, options=options)
         result = linker.link(output)
     except Exception as error:
-        raise LinkError(f"nvJitLink could not link {len(codes)} modules for {sm.sm}: {error}") from error
+        hint = next((f"\n{advice}" for text, advice in _ADVICE.items() if text in str(error)), "")
+        raise LinkError(f"nvJitLink could not link {len(codes)} modules for {sm.sm}: {error}{hint}") from error
     binary = bytes(result.code)
     logging.getLogger("nvmath_device").info(
         "linked a %s for %s in %.1f s (%d bytes)",

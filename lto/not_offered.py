@@ -22,6 +22,10 @@ _WARP = "libmathdx 0.4.2 refuses warp execution for GEMM and FFT (status 1)"
 _ABI = "foreign calling convention; Numba calls the native one"
 _OUTPUT = "code is linked as LTO-IR only"
 _LINEARIZATION = "experimental and for PTX code only"
+_STREAMING = "input streaming is part of pipelines: not offered yet"
+_DEFAULT = "libmathdx's default: the operator is left out instead"
+_KNOWN = "follows from the descriptor, so it is not asked"
+_CHOSEN = "libmathdx chooses between its own PTX and LTO-IR implementations"
 
 #: "Enum.MEMBER" -> why it is not offered.
 NOT_OFFERED: dict[str, str] = {
@@ -49,9 +53,32 @@ NOT_OFFERED: dict[str, str] = {
     "Execution.WARP": _WARP,
     **_all(enums.FunctionAbi, _ABI),
     "FftOperatorType.FUNCTION_ABI": _ABI,
-    "CodeType.PTX": _OUTPUT,
-    "CodeContainer.FATBIN": _OUTPUT,
-    "CodeContainer.PTX": _OUTPUT,
+    **_all(enums.CodeType, _OUTPUT),
+    **_all(enums.CodeContainer, _OUTPUT),
+    "Option.CODE_CONTAINER": _OUTPUT,
+    "Option.TARGET_CODE": _OUTPUT,
+    "Option.CODE_ISA": "LTO-IR has no instruction set version to choose; NVRTC and nvJitLink decide",
+    **_all(enums.BlasInputStreaming, _STREAMING),
+    "BlasOperatorType.ENABLE_INPUT_STREAMING": _STREAMING,
+    "ArchModifier.GENERIC": _DEFAULT,
+    "BlasStaticBlockDim.DISABLED": _DEFAULT,
+    "FftDeviceFunctionType.EXECUTE": _DEFAULT,
+    "FftThreadLayout.REGULAR": _DEFAULT,
+    "FftTransposition.ANY": _DEFAULT,
+    "BlasTraitType.VALUE_TYPE": _KNOWN,
+    "BlasTraitType.SIZE": _KNOWN,
+    "BlasTraitType.BLOCK_SIZE": _KNOWN,
+    "BlasTraitType.BLOCK_DIM": _KNOWN,
+    "BlasTraitType.LEADING_DIMENSION": _KNOWN,
+    "BlasTraitType.SYMBOL_NAME": _KNOWN,
+    "BlasTraitType.ARRANGEMENT": _KNOWN,
+    "BlasTraitType.ALIGNMENT": _KNOWN,
+    "BlasTraitType.MAX_THREADS_PER_BLOCK": _KNOWN,
+    "FftTraitType.SYMBOL_NAME": _KNOWN,
+    "FftTraitType.SYMBOL_EXECUTE_NAME": _KNOWN,
+    **_all(enums.FftCodeType, _CHOSEN),
+    "FftOperatorType.CODE_TYPE": _CHOSEN,
+    "FftOperatorType.BLOCK_DIM": "the block of an FFT follows from ffts_per_block and elements_per_thread",
     **_all(enums.FftThreadLinearization, _LINEARIZATION),
     "FftOperatorType.THREAD_LINEARIZATION": _LINEARIZATION,
 }

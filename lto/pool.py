@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -65,29 +67,13 @@ class Workers:
         request = json.dumps(
             {"job": job, "recipe": recipe.to_json(), "versions": toolchain.fingerprint()}
         ).encode() + b"\n"
-        with self._lock:
-            if self._stopped:
-                raise CodegenError(f"{recipe.symbol} was not generated: another one failed or was interrupted")
-            process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(Path(nvmath_device.__file__).parent.parent)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            self._running.add(process)
-        try:
-            output, errors = process.communicate(request)
-        finally:
-            with self._lock:
-                self._running.discard(process)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        with _folder_for_temporary_files() as folder:
+            returncode, output, errors = self._exchange(request, folder, recipe.symbol)
         header, _, blob = output.partition(b"\n")
         if not header:
             raise CodegenError(
-                f"the process that generated {recipe.symbol} ended with code {process.returncode} and no answer"
-                + (" (killed: out of memory?)" if process.returncode == -9 else ""),
+                f"the process that generated {recipe.symbol} ended with code {returncode} and no answer"
+                + (" (killed: out of memory?)" if returncode == -9 else ""),
                 log=errors.decode(errors="replace")[-4000:],
             )
         answer = json.loads(header)
@@ -99,6 +85,45 @@ class Workers:
                 log=answer["log"],
             )
         return answer["meta"], blob
+
+    def _exchange(self, request: bytes, folder: str, symbol: str) -> tuple[int, bytes, bytes]:
+        """Exit code, standard output and standard error of one worker."""
+        with self._lock:
+            if self._stopped:
+                raise CodegenError(f"{symbol} was not generated: another one failed or was interrupted")
+            process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(Path(nvmath_device.__file__).parent.parent)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), folder)},
+            )
+            self._running.add(process)
+        try:
+            output, errors = process.communicate(request)
+        finally:
+            with self._lock:
+                self._running.discard(process)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        return process.returncode, output, errors
+
+
+@contextmanager
+def _folder_for_temporary_files() -> Iterator[str]:
+    """NVRTC unpacks its headers into a folder for temporary files; this one is gone afterwards, come what may.
+
+    Python looks further than NVRTC where TMPDIR cannot be written to.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="nvmath_device-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise CodegenError(
+            f"NVRTC needs a folder for temporary files and there is none ({error}); set TMPDIR to one that is writable"
+        ) from error
+    with folder as path:
+        yield path
 
 
 @contextmanager

@@ -271,16 +271,20 @@ def refuse_precision(a: ElementType, b: ElementType, c: ElementType, *, data_typ
     return None
 
 
+MIN_GEMM_THREADS = 32  # a warp; cuBLASDx has no block GEMM of less
+
+
 def block_dim(value: Any, *, argument: str = "block_dim") -> Dim3:
-    """Read (x,), (x, y) or (x, y, z) threads, 1 to 1024 in all."""
+    """Read (x,), (x, y) or (x, y, z) threads, 32 to 1024 in all."""
     from nvmath_device.targets import MAX_THREADS_PER_BLOCK
 
     values = (value,) if not isinstance(value, Iterable) else tuple(value)
     if not 1 <= len(values) <= 3:
         raise InvalidArgumentError(f"{argument}: {value!r} has {len(values)} numbers; give 1 to 3")
     dim = Dim3(*(positive_int(v, argument=argument) for v in values))
-    if dim.size > MAX_THREADS_PER_BLOCK:
+    if not MIN_GEMM_THREADS <= dim.size <= MAX_THREADS_PER_BLOCK:
         raise InvalidArgumentError(
-            f"{argument}: {tuple(dim)} is {dim.size} threads; a block has 1 to {MAX_THREADS_PER_BLOCK}"
+            f"{argument}: {tuple(dim)} is {dim.size} threads; a block GEMM has {MIN_GEMM_THREADS} to "
+            f"{MAX_THREADS_PER_BLOCK}"
         )
     return dim

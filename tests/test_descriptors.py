@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -429,6 +433,40 @@ def test_what_is_no_target_is_an_error_of_the_family(sm):
 @pytest.mark.parametrize("sm", [70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121])
 def test_r055_every_known_target_is_accepted(sm):
     assert matmul(sm=sm).sm == (sm // 10, sm % 10, "")
+
+
+WITHOUT_LIBMATHDX = """
+from cuda import pathfinder
+load = pathfinder.load_nvidia_dynamic_lib
+def load_some(name):
+    if name == "mathdx":
+        raise pathfinder.DynamicLibNotFoundError("not here")
+    return load(name)
+pathfinder.load_nvidia_dynamic_lib = load_some
+import nvmath_device as nd
+from nvmath_device.errors import MissingDependencyError
+mm = nd.Matmul((8, 4, 6), "float32", "real", arrangement=("row_major",) * 3, sm=90)
+fft = nd.FFT(16, "float32", "c2c", "Block", direction="forward", sm=90)
+print(mm.a_size, fft.input_length, mm.get_shared_storage_size())
+for ask in (lambda: fft.traits, lambda: fft.block_dim, lambda: mm.block_dim):
+    try:
+        ask()
+    except MissingDependencyError as error:
+        print(str(error).partition("\\n")[0])
+"""
+
+
+def test_r025_without_libmathdx_descriptors_work_and_traits_name_what_is_missing(tmp_path):
+    root = str(Path(nd.__file__).resolve().parent.parent)
+    environment = {**os.environ, "PYTHONPATH": root, "NVMATH_DEVICE_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", WITHOUT_LIBMATHDX], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    first, *errors = done.stdout.splitlines()
+    assert first == "48 16 416"  # A 8 x 6, B 6 x 4, C 8 x 4: 192 + 96 + 128 bytes
+    assert len(errors) == 3
+    for error in errors:
+        assert error.startswith("libmathdx cannot be loaded. Run: pip install ")
+        assert "nvidia-libmathdx-cu" in error
 
 
 # -- what fits -----------------------------------------------------------------------------------------------

@@ -944,6 +944,25 @@ def test_r036_complex_results_are_divided(divisor, debug):
     assert "call" in ptx_of(kernel, complex64[::1], **({"debug": True, "opt": False} if debug else {}))
 
 
+def test_r107_everybody_may_log_at_debug(caplog, monkeypatch):
+    """Numba's own compiler logs at this level, in code that has failed on objects it did not know."""
+    import logging
+
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("somebody").debug("%s", "started")
+    fft = THREAD
+
+    def kernel(x, out):
+        data = cuda.local.array(fft.storage_size, np.complex64)
+        fft.load(x, data)
+        fft.execute(data)
+        fft.store(data, out)
+
+    assert "call" in ptx_of(kernel, complex64[:, ::1], complex64[:, ::1])
+    assert all(record.getMessage() for record in caplog.records)
+
+
 @pytest.mark.parametrize("first", ["numba.cuda", "nvmath_device"])
 def test_r113_either_may_be_imported_first(first, tmp_path):
     """Registration happens inside the first compilation that meets one of our objects."""

@@ -9,6 +9,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.cudadrv.linkable_code import LTOIR
+from numba.cuda.debuginfo import DIBuilder
 
 from nvmath_device.dtypes import ValueType
 from nvmath_device.lto import codegen
@@ -18,6 +19,8 @@ from nvmath_device.numba_backend.loading import allow_dynamic_shared_memory
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _SHARED_ADDRESS_SPACE = 3
+_INT32 = ir.IntType(32)
+_WARNING, _OVERRIDE = 2, 4  # what LLVM is to do about module flags that differ
 _ALIGNMENT = 16  # bytes; the most any libmathdx value needs
 
 
@@ -40,6 +43,7 @@ def call_generated(
     linkable, code = _linkable(recipe)
     context.active_code_library.add_linking_file(linkable)
     raise_alignment(builder)
+    _yield_debug_version(builder.module)
     name = code.symbol if function is None else code.symbols[function]
     callee = builder.module.globals.get(name)
     if callee is None:
@@ -61,6 +65,35 @@ def raise_alignment(builder: Any) -> None:
     for instruction in builder.function.entry_basic_block.instructions:
         if isinstance(instruction, ir.instructions.AllocaInstr) and isinstance(instruction.type.pointee, ir.ArrayType):
             instruction.align = max(instruction.align or 1, _ALIGNMENT)
+
+
+def _yield_debug_version(module: Any) -> None:
+    """With ``lineinfo=True`` Numba and NVRTC both state the version of their debug information, in ways ("warning"
+    and "error") that nvJitLink refuses to merge. Numba adds its statement after lowering and gets this very node,
+    as llvmlite keeps equal nodes once; "override" goes with anything.
+    """
+    statement = [ir.Constant(_INT32, _WARNING), "Debug Info Version", ir.Constant(_INT32, DIBuilder.DEBUG_INFO_VERSION)]
+    node = module.add_metadata(statement)
+    node.operands = (ir.Constant(_INT32, _OVERRIDE), *node.operands[1:])
+
+
+def bound_threads(builder: Any, threads: int) -> None:
+    """Promise the compiler that the function being compiled runs with at most so many threads a block.
+
+    The counterpart of ``__launch_bounds__``: without it a function may take so many registers that its block
+    does not fit. Several promises about one function become the largest. It has an effect on kernels only, and
+    a ``launch_bounds`` of the user's own beside it has none on the number of threads.
+    """
+    module, function = builder.module, builder.function
+    annotations = cgutils.get_or_insert_named_metadata(module, "nvvm.annotations")
+    for node in list(annotations.operands):
+        subject, name, value = node.operands
+        if subject is function and getattr(name, "string", None) == "maxntidx":
+            if value.constant >= threads:
+                return
+            annotations.operands.remove(node)
+    promise = (function, ir.MetaDataString(module, "maxntidx"), ir.Constant(ir.IntType(32), threads))
+    annotations.add(module.add_metadata(promise))
 
 
 def array_struct(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
@@ -96,6 +129,6 @@ def _parts(context: Any, builder: Any, value_type: ValueType, scalar: Any) -> li
 
 def integer_address(context: Any, builder: Any, value: Any) -> Any:
     """Address of an ``unsigned`` on the stack holding ``value`` (an i32)."""
-    slot = cgutils.alloca_once(builder, ir.IntType(32))
+    slot = cgutils.alloca_once(builder, _INT32)
     builder.store(value, slot)
     return slot

@@ -87,6 +87,9 @@ def _lower_execute(context: Any, builder: Any, typ: FftType, sig: Any, args: Any
     pointers = [emit.data_pointer(context, builder, t, a) for t, a in zip(sig.args, args)]
     if is_debug():
         _check_at_run_time(context, builder, typ, sig, args, pointers)
+    block = typ.for_target().block_dim
+    if block is not None:
+        emit.bound_threads(builder, block.size)
     emit.call_generated(context, builder, _recipe(typ, api), pointers)
 
 

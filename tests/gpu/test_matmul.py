@@ -196,7 +196,21 @@ def check_close(got, a, b, c, alpha, beta, is_complex, precision):
     bound = ROUNDOFF[precision[2]] * (k + 6)
     if "tfloat32" in precision[:2]:
         bound += 2 * TF32_ROUNDOFF
+    bound += product_roundoff(*precision)
     assert error <= bound, f"error {error:.2e} is above {bound:.2e}"
+
+
+def product_roundoff(a, b, c):
+    """Off the tensor cores libmathdx multiplies in the operands' common type before it adds in C's.
+
+    Seen on an H200 with libmathdx 0.4.2: products of float16 are rounded to float16, and products of float32
+    with something narrower to float32, while bfloat16 and fp8 products come out exact.
+    """
+    if (a, b) == ("float16", "float16") and c != "float16":
+        return ROUNDOFF["float16"]
+    if "float32" in (a, b) and c == "float64":
+        return ROUNDOFF["float32"]
+    return 0.0
 
 
 def test_the_cover_is_large_and_complete():

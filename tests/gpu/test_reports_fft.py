@@ -216,7 +216,7 @@ def test_r026_convolution_in_one_launch():
 
 
 def test_r031_two_descriptors_carve_one_dynamic_buffer():
-    fft = c2c(64)
+    fft = c2c(64, elements_per_thread=2)  # 32 threads, the least a GEMM runs on
     mm = nd.Matmul(size=(8, 8, 8), precision="float64", data_type="real", arrangement=("row_major",) * 3,
                    block_size=fft.block_dim.size)  # fmt: skip
     calc = nd.SharedStorageCalc()

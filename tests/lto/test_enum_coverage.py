@@ -2,33 +2,34 @@
 """Every enumeration member of libmathdx is used by the package or named, with a reason, as not offered.
 
 ``test_header_parity`` proves that the Python enumerations have exactly the members of the headers; these
-tests walk them.
+tests walk them. A member is used if the package's source names it (``Enum.MEMBER``), or if it is handed to
+libmathdx for one of the descriptors below, which together have every argument that users can give.
 """
 
 from __future__ import annotations
 
 import ast
 import enum
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import nvmath_device
-from nvmath_device.lto import mathdx_enums
+import nvmath_device as nd
+from nvmath_device.descriptors import refuse_precision
+from nvmath_device.dtypes import ELEMENT_TYPES, ValueType
+from nvmath_device.fft_descriptor import THREAD_LAYOUTS, TRANSPOSITIONS
+from nvmath_device.lto import mathdx, mathdx_enums, worker
 from nvmath_device.lto.not_offered import NOT_OFFERED
+from nvmath_device.lto.recipes import FFT_APIS, FFT_ID_FUNCTIONS, GEMM_APIS, fft_recipe
 
-PACKAGE = Path(nvmath_device.__file__).parent
+PACKAGE = Path(nd.__file__).parent
 LTO = Path(mathdx_enums.__file__).parent
 # Files that define or excuse members do not use them.
 NOT_USERS = {LTO / "mathdx_enums.py", LTO / "not_offered.py"}
-
-# Enumerations whose members the package writes as text (a dtype table, recipes in JSON) and looks up by name:
-# enumeration -> the files where that text stands. A member counts as used if one of the files has its name,
-# in any case, as a string of its own.
-NAMED_AS_TEXT: dict[str, tuple[Path, ...]] = {}
-# Parts of a name that the code adds to such a text.
-ADDED_PREFIXES = {"ValueType": ("R_", "C_")}
+SM90 = nd.ComputeCapability(9, 0)
 
 
 def members() -> set[str]:
@@ -38,6 +39,9 @@ def members() -> set[str]:
         if isinstance(cls, enum.EnumMeta) and cls.__module__ == mathdx_enums.__name__
         for member in cls.__members__
     }
+
+
+# -- named in the source -------------------------------------------------------------------------------------
 
 
 def accesses(tree: ast.AST) -> Iterator[str]:
@@ -53,41 +57,155 @@ def accesses(tree: ast.AST) -> Iterator[str]:
         yield f"{name}.{member}"
 
 
-def texts(tree: ast.AST) -> set[str]:
-    return {
-        node.value.upper()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-
-
-def used_members() -> set[str]:
+def named_in_the_source() -> set[str]:
     sources = [path for folder in (PACKAGE, LTO) for path in folder.rglob("*.py") if path not in NOT_USERS]
     assert len(sources) >= 5
-    found = {access for path in sources for access in accesses(ast.parse(path.read_text()))}
-    for name, files in NAMED_AS_TEXT.items():
-        words = set().union(*(texts(ast.parse(path.read_text())) for path in files))
-        for member in getattr(mathdx_enums, name).__members__:
-            forms = {member, *(member.removeprefix(prefix) for prefix in ADDED_PREFIXES.get(name, ()))}
-            if forms & words:
-                found.add(f"{name}.{member}")
-    return found & members()
+    return {access for path in sources for access in accesses(ast.parse(path.read_text()))} & members()
 
 
-def test_every_member_is_used_or_not_offered() -> None:
-    assert sorted(members() - used_members() - set(NOT_OFFERED)) == []
+# -- handed to libmathdx -------------------------------------------------------------------------------------
+
+
+def gemm_recipes() -> Iterator[Any]:
+    """Every element type in every place, kind, arrangement, transposition and option of a Matmul."""
+    column = ("col_major",) * 3
+    base: dict[str, Any] = {"size": (8, 8, 8), "precision": "float32", "data_type": "real", "arrangement": column}
+    changes: list[dict[str, Any]] = [
+        {"data_type": "complex"},
+        {"sm": "sm_90a"},
+        {"sm": "sm_100f"},
+        {"static_block_dim": True},
+        {"leading_dimension": (9, 10, 11)},
+        {"alignment": nd.MAX_ALIGNMENT},
+    ]
+    changes += [{"arrangement": a} for a in itertools.product(("col_major", "row_major"), repeat=3)]
+    for c in ("float16", "float32", "float64", "int32", "int64", "uint32", "uint64"):
+        for a in ELEMENT_TYPES:
+            precision = (a, a, nd.element_type(c))
+            if refuse_precision(*precision) is None:
+                changes.append({"precision": precision})
+    modes = ("non_transposed", "transposed", "conj_transposed")
+    for pair in itertools.product(modes, repeat=2):
+        changes.append({"arrangement": None, "transpose_mode": pair, "data_type": "complex"})
+    for change in changes:
+        arguments = {"sm": 90, "block_size": 64, **base, **change}
+        for api in GEMM_APIS:
+            yield nd.Matmul(**arguments).resolved().recipe(api)
+
+
+def fft_recipes() -> Iterator[Any]:
+    """Every option of an FFT."""
+    base: dict[str, Any] = {"size": 32, "precision": "float32", "fft_type": "c2c", "direction": "forward"}
+    real = {"fft_type": "r2c", "direction": None}
+    changes: list[dict[str, Any]] = [{"precision": p} for p in ("float16", "float64")]
+    changes += [{"direction": "inverse"}, {"fft_type": "c2r", "direction": None}, {"elements_per_thread": 4}]
+    changes += [{"transposition": t} for t in TRANSPOSITIONS] + [{"thread_layout": t} for t in THREAD_LAYOUTS]
+    for layout, mode in itertools.product(("natural", "packed", "full"), ("normal", "folded")):
+        changes.append({**real, "real_fft_options": {"complex_layout": layout, "real_mode": mode}})
+    for change in changes:
+        descriptor = nd.FftDescriptor(**{**base, "execution": "Block", **change})
+        for api in FFT_APIS:
+            yield fft_recipe(descriptor, sm=SM90, api=api)
+    yield fft_recipe(descriptor, sm=nd.ComputeCapability(9, 0, "a"), functions=FFT_ID_FUNCTIONS)
+    yield fft_recipe(nd.FftDescriptor(**base, execution="Thread"), sm=SM90)
+
+
+class Recorder:
+    """In the place of libmathdx's descriptors and code: keeps the enumeration members it is given."""
+
+    found: set[str]
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "ltoirs": [b""],
+            "knobs": [],
+            "trait_int64s": (1, 1, 1),
+            "trait_str": "symbol",
+            "trait_value_type": mathdx_enums.ValueType.C_32F,
+        }
+
+        def method(*arguments: Any) -> Any:
+            for argument in arguments:
+                self.note(argument)
+            if arguments[:1] == (mathdx_enums.FftOperatorType.DEVICE_FUNCTION,):
+                for flag in mathdx_enums.FftDeviceFunctionType(arguments[1]):
+                    self.note(flag)
+            return answers.get(name, 1)
+
+        return method
+
+    def note(self, argument: Any) -> None:
+        if isinstance(argument, enum.Enum):
+            self.found.add(f"{type(argument).__name__}.{argument.name}")
+        elif isinstance(argument, (list, tuple)):
+            for part in argument:
+                self.note(part)
+
+
+@pytest.fixture(scope="module")
+def handed_over() -> set[str]:
+    Recorder.found = set()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("BlasDescriptor", "FftDescriptor", "Code"):
+            patch.setattr(mathdx, name, Recorder)
+        for recipe in gemm_recipes():
+            worker.perform("code", recipe)
+        worker.perform("gemm_suggestions", recipe)
+        for recipe in fft_recipes():
+            worker.perform("code", recipe)
+            worker.ask_fft_traits(recipe)
+        worker.ask_fft_knobs(recipe, ("elements_per_thread", "ffts_per_block", "transposition"))
+    return Recorder.found
+
+
+def value_types() -> set[str]:
+    """What element types are called in libmathdx's answers: real and complex, and half precision in pairs."""
+    pair = nd.float16
+    values = [ValueType(t, n) for t in ELEMENT_TYPES for n in (1, 2)] + [ValueType(pair, 4)]
+    return {f"ValueType.{v.mathdx}" for v in values} | {"ValueType.R_16F2"}
+
+
+@pytest.fixture(scope="module")
+def used(handed_over: set[str]) -> set[str]:
+    return named_in_the_source() | handed_over | value_types()
+
+
+# -- the tests -----------------------------------------------------------------------------------------------
+
+
+def test_every_member_is_used_or_not_offered(used: set[str]) -> None:
+    assert sorted(members() - used - set(NOT_OFFERED)) == []
 
 
 def test_not_offered_names_only_real_members() -> None:
     assert sorted(set(NOT_OFFERED) - members()) == []
 
 
-def test_not_offered_is_not_used() -> None:
-    assert sorted(set(NOT_OFFERED) & used_members()) == []
+def test_not_offered_is_not_used(used: set[str]) -> None:
+    assert sorted(set(NOT_OFFERED) & used) == []
 
 
 def test_every_reason_says_something() -> None:
     assert all(len(reason.split()) >= 3 for reason in NOT_OFFERED.values())
+
+
+def test_what_is_handed_over_is_real(handed_over: set[str]) -> None:
+    assert handed_over <= members()
+    assert {"Precision.F8_E5M2", "BlasArrangement.ROW_MAJOR", "FftRealMode.FOLDED"} <= handed_over
+    assert "Execution.WARP" not in handed_over
+
+
+def test_pairs_of_halves_are_known_as_libmathdx_calls_them() -> None:
+    from nvmath_device.fft import _VALUE_TYPES
+
+    assert _VALUE_TYPES["R_16F2"] == ValueType(nd.float16, 2)
+    assert _VALUE_TYPES["C_16F2"] == ValueType(nd.float16, 4)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ SCRIPT = """
 """
 
 
-def test_kernels_simulate_where_libmathdx_is_absent(tmp_path):
+def test_r025_r041_kernels_simulate_where_libmathdx_is_absent(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT)],
         capture_output=True,
