@@ -336,7 +336,8 @@ class FftTraits:
         elements_per_thread: of the FFT's ``size`` points; not a count of input or output values.
         storage_size: values of ``value_type`` that a thread's array needs.
         stride: threads that share one FFT.
-        block_dim: threads of a block: (stride, ffts_per_block / implicit_type_batching, 1).
+        block_dim: threads of a block: (stride, ffts_per_block / implicit_type_batching, 1), the first two
+            exchanged for ``thread_layout="transposed"``.
         shared_memory_size: bytes the computation needs; shared-memory execution needs room for the data, too.
         ffts_per_block: FFTs a block computes, both of a float16 pair counted.
         input_length, output_length: values of one FFT, in ``input_type`` and ``output_type``.
@@ -412,8 +413,9 @@ def default_traits(descriptor: FftDescriptor) -> FftTraits:
         assert isinstance(ffts, int)
         _check_threads(stride, ffts, batch)
         exchanged = 0 if stride == 1 else (size // 2 if descriptor.is_folded else size)
+        across = (stride, ffts // batch)
         block = {
-            "block_dim": Dim3(stride, ffts // batch, 1),
+            "block_dim": Dim3(*(across if descriptor.thread_layout == "regular" else across[::-1])),
             "shared_memory_size": exchanged * descriptor.value_type.itemsize * (ffts // batch),
             "ffts_per_block": ffts,
             "suggested_ffts_per_block": suggested,

@@ -12,6 +12,7 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,16 @@ def test_default_traits_equal_libmathdx_where_the_split_is_the_same() -> None:
     thread = default_traits(real(8, "c2r", "natural", "folded", execution="Thread"))
     assert (thread.elements_per_thread, thread.storage_size, thread.stride) == (8, 5, 1)
     assert (thread.block_dim, thread.shared_memory_size, thread.ffts_per_block) == (None, None, None)
+
+
+def test_default_traits_of_transposed_threads_are_those_of_libmathdx() -> None:
+    """libmathdx answers (4, 2) threads for the regular layout of these FFTs and (2, 4) for the transposed one."""
+    two = {"size": 32, "elements_per_thread": 8, "ffts_per_block": 2}
+    regular, transposed = (default_traits(make(**two, thread_layout=x)) for x in ("regular", "transposed"))
+    assert (regular.block_dim, transposed.block_dim) == (Dim3(4, 2, 1), Dim3(2, 4, 1))
+    assert replace(transposed, block_dim=regular.block_dim) == regular
+    pairs = make(**two | {"ffts_per_block": 6}, precision=float16, thread_layout="transposed")
+    assert default_traits(pairs).block_dim == Dim3(3, 4, 1)
 
 
 @pytest.mark.parametrize("size", [2 * 1031, 7 * 1031, 4093, 8191, 16381])

@@ -7,8 +7,12 @@ only linking is left out. cuFFTDx's traits are replaced, too, by numbers that no
 
 from __future__ import annotations
 
+import os
 import re
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import ml_dtypes  # noqa: F401  (bfloat16 arrays for Numba)
 import numpy as np
@@ -944,44 +948,61 @@ def test_r036_complex_results_are_divided(divisor, debug):
     assert "call" in ptx_of(kernel, complex64[::1], **({"debug": True, "opt": False} if debug else {}))
 
 
-def test_r107_everybody_may_log_at_debug(caplog, monkeypatch):
-    """Numba's own compiler logs at this level, in code that has failed on objects it did not know."""
-    import logging
+def in_a_fresh_process(script):
+    root = str(Path(nd.__file__).resolve().parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
 
-    monkeypatch.setattr(logging, "raiseExceptions", True)
-    caplog.set_level(logging.DEBUG)
-    logging.getLogger("somebody").debug("%s", "started")
-    fft = THREAD
 
-    def kernel(x, out):
-        data = cuda.local.array(fft.storage_size, np.complex64)
-        fft.load(x, data)
-        fft.execute(data)
-        fft.store(data, out)
+DEBUG_LOGGING = """
+import logging
+logging.basicConfig(level=logging.DEBUG)
+logging.debug("started")
+import numpy as np
+from numba import cuda
+import nvmath_device as nd
+fft = nd.FFT(16, "float32", "c2c", "Thread", direction="forward", sm=90)
+mm = nd.Matmul((8, 4, 16), "float32", "real", arrangement=("row_major",) * 3, block_size=64)
+def kernel(x, y, out):
+    data = cuda.local.array(fft.storage_size, fft.value_type)
+    smem = nd.shared.array(mm.a_size, mm.a_value_type)
+    mm.load_a(y, smem)
+    fft.load(x, data)
+    fft.store(data, out)
+signature = cuda.types.void(cuda.types.complex64[:, ::1], cuda.types.float32[:, ::1], cuda.types.complex64[:, ::1])
+code, _ = cuda.compile_all(kernel, signature, device=False, abi="numba", cc=(9, 0), output="ptx")
+assert "cp.async" in code[0]
+logging.getLogger("nvmath_device").info("still %s", "alive")
+"""
 
-    assert "call" in ptx_of(kernel, complex64[:, ::1], complex64[:, ::1])
-    assert all(record.getMessage() for record in caplog.records)
+
+def test_r107_kernels_compile_while_everybody_logs_at_debug():
+    """Numba's own records may fail to be formatted at this level; compiling goes on and ours are whole."""
+    log = in_a_fresh_process(DEBUG_LOGGING).stderr
+    assert "INFO:nvmath_device:still alive" in log
+    for report in log.split("--- Logging error ---")[1:]:
+        assert "nvmath_device" not in report.partition("Call stack:")[0]
+
+
+EITHER = """
+import nvmath_device as nd
+from numba import cuda
+mm = nd.Matmul((8, 4, 16), "float32", "real", arrangement=("row_major",) * 3, block_size=64)
+def plain(x):
+    x[0] = 1
+def kernel(x):
+    x[0] = mm.a_size
+signature = cuda.types.void(cuda.types.int32[::1])
+for each in (plain, kernel):
+    code, _ = cuda.compile_all(each, signature, device=False, abi="numba", cc=(9, 0), output="ptx")
+assert ", 128;" in code[0]
+"""
 
 
 @pytest.mark.parametrize("first", ["numba.cuda", "nvmath_device"])
-def test_r113_either_may_be_imported_first(first, tmp_path):
+def test_r113_either_may_be_imported_first(first):
     """Registration happens inside the first compilation that meets one of our objects."""
-    import subprocess
-    import sys
-    from pathlib import Path
-
-    script = tmp_path / "either.py"
-    script.write_text(
-        f"import {first}\n"
-        "import nvmath_device as nd\n"
-        "from numba import cuda\n"
-        "mm = nd.Matmul((8, 4, 16), 'float32', 'real', arrangement=('row_major',) * 3, block_size=64)\n"
-        "def plain(x):\n    x[0] = 1\n"
-        "def kernel(x):\n    x[0] = mm.a_size\n"
-        "types = cuda.types.void(cuda.types.int32[::1])\n"
-        "for each in (plain, kernel):\n"
-        "    code, _ = cuda.compile_all(each, types, device=False, abi='numba', cc=(9, 0), output='ptx')\n"
-        "assert ', 128;' in code[0]\n"
-    )
-    root = Path(nd.__file__).parent.parent
-    subprocess.run([sys.executable, str(script)], check=True, cwd=root, env={**__import__("os").environ, "PYTHONPATH": str(root)})
+    in_a_fresh_process(f"import {first}\n{EITHER}")

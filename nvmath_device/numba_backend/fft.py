@@ -9,19 +9,20 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from nvmath_device.fft import FFT, traits_of
-from nvmath_device.fft_descriptor import BLOCK
+from nvmath_device.fft_descriptor import BLOCK, FftDescriptor
 from nvmath_device.numba_backend import debug_checks, emit, fft_copies
 from nvmath_device.numba_backend.element_types import element_numba, holds, holds_components, wanted
 from nvmath_device.numba_backend.objects import (
     Call,
     ConstantType,
-    current_target,
     is_debug,
     method,
     register_constant,
+    settled_target,
 )
 from nvmath_device.numba_backend.procedures import call as call_procedure
 from nvmath_device.numba_backend.views import component_type
+from nvmath_device.targets import ComputeCapability
 
 ATTRIBUTES = (
     "size", "precision", "fft_type", "direction", "execution", "value_type", "input_type", "output_type",
@@ -36,8 +37,12 @@ class FftType(ConstantType):
 
     value: FFT
 
+    @property
+    def plan(self) -> tuple[FftDescriptor, ComputeCapability]:
+        return self.value.resolved(settled_target(self.value.target, self.value))
+
     def for_target(self) -> FFT:
-        return FFT.from_descriptor(*self.value.resolved(current_target()))
+        return FFT.from_descriptor(*self.plan)
 
     @property
     def is_block(self) -> bool:
@@ -47,7 +52,7 @@ class FftType(ConstantType):
 def _recipe(typ: FftType, api: str, functions: tuple[str, ...] = ("EXECUTE",)) -> Any:
     from nvmath_device.lto.recipes import fft_recipe
 
-    descriptor, target = typ.value.resolved(current_target())
+    descriptor, target = typ.plan
     traits_of(descriptor, target)  # an FFT without an implementation is refused in words, before generating
     return fft_recipe(descriptor, sm=target, api=api, functions=functions)
 
@@ -94,7 +99,7 @@ def _lower_execute(context: Any, builder: Any, typ: FftType, sig: Any, args: Any
 
 
 def _check_at_run_time(context: Any, builder: Any, typ: FftType, sig: Any, args: Any, pointers: Any) -> None:
-    name, traits = "FFT.execute", traits_of(*typ.value.resolved(current_target()))
+    name, traits = "FFT.execute", traits_of(*typ.plan)
     in_registers = traits.storage_size * traits.value_type.itemsize
     if not typ.is_block:
         debug_checks.check_length(context, builder, name, "thread_data", sig.args[0], args[0], in_registers)
@@ -132,7 +137,7 @@ def _copy(name: str, *, output: bool, shared: bool) -> Any:
         return call.signature(types.void, arguments)
 
     def lower(context: Any, builder: Any, typ: FftType, sig: Any, args: Any) -> None:
-        descriptor, target = typ.value.resolved(current_target())
+        descriptor, target = typ.plan
         s = fft_copies.side(descriptor, traits_of(descriptor, target), output=output)
         copy = (fft_copies.shared_copy if shared else fft_copies.register_copy)(s, output=output)
         of = dict(zip(form, zip(sig.args, args)))

@@ -19,10 +19,10 @@ from nvmath_device.numba_backend.element_types import scalar_type
 from nvmath_device.numba_backend.objects import (
     Call,
     ConstantType,
-    current_target,
     is_debug,
     method,
     register_constant,
+    settled_target,
 )
 from nvmath_device.numba_backend.operands import check_matrix, check_writable
 
@@ -41,8 +41,12 @@ class MatmulType(ConstantType):
 
     value: Matmul
 
+    @property
+    def plan(self) -> ResolvedGemm:
+        return self.value.resolved(settled_target(self.value.block_execution.sm, self.value))
+
     def for_target(self) -> Matmul:
-        plan = self.value.resolved(current_target())
+        plan = self.plan
         return Matmul.from_descriptor(
             plan.descriptor,
             BlockExecution(block_dim=plan.block_dim, static_block_dim=plan.static_block_dim, sm=plan.sm),
@@ -51,7 +55,7 @@ class MatmulType(ConstantType):
 
 def _resolve_execute(typ: MatmulType, call: Call) -> Any:
     arguments = call.bind(STATIC_FORM, RUNTIME_FORM)
-    descriptor = typ.value.descriptor
+    descriptor = typ.plan.descriptor
     modes = zip("abc", descriptor.value_types, descriptor.arrangement)
     for name, value, order in modes:
         check_matrix(call, name, arguments[name], value, order)
@@ -81,7 +85,7 @@ def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: 
     runtime = len(sig.args) == len(RUNTIME_FORM)
     names = RUNTIME_FORM if runtime else STATIC_FORM
     value_of, type_of = dict(zip(names, args)), dict(zip(names, sig.args))
-    plan = typ.value.resolved(current_target())
+    plan = typ.plan
     c_type = plan.descriptor.value_types[2]
     pointer = {n: emit.data_pointer(context, builder, type_of[n], value_of[n]) for n in "abc"}
     if is_debug():
@@ -125,8 +129,26 @@ def _own_leading_dimension(context: Any, builder: Any, typ: Any, array: Any, ord
     return builder.trunc(elements, ir.IntType(32))
 
 
+def _storage_size(name: str) -> Any:
+    """``get_shared_storage_size()`` and its kind: a constant in kernels, so it can be a shape."""
+
+    def resolve(typ: MatmulType, call: Call) -> Any:
+        call.bind(())
+        return call.signature(types.literal(getattr(typ.for_target(), name)()), {})
+
+    def lower(context: Any, builder: Any, typ: MatmulType, sig: Any, args: Any) -> Any:
+        return context.get_constant(types.intp, sig.return_type.literal_value)
+
+    return method(f"Matmul.{name}", resolve, lower)
+
+
 register_constant(
     MatmulType,
     ATTRIBUTES,
-    {"execute": method("Matmul.execute", _resolve_execute, _lower_execute), **matmul_copies()},
+    {
+        "execute": method("Matmul.execute", _resolve_execute, _lower_execute),
+        "get_shared_storage_size": _storage_size("get_shared_storage_size"),
+        "get_shared_storage_size_ab": _storage_size("get_shared_storage_size_ab"),
+        **matmul_copies(),
+    },
 )

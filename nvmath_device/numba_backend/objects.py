@@ -42,6 +42,21 @@ def current_target() -> ComputeCapability:
     return ComputeCapability(major, minor)
 
 
+def settled_target(made_for: ComputeCapability | None, what: Any) -> ComputeCapability:
+    """The target of the running compilation, for an object made for ``made_for`` or for any target.
+
+    Raises:
+        KernelTypingError: the object was made for a newer target, whose code this one cannot run.
+    """
+    target = current_target()
+    if made_for is not None and made_for[:2] > target[:2]:
+        raise KernelTypingError(
+            f"{what} was made for {made_for.sm} and the kernel is compiled for {target.sm}, which cannot run its "
+            "code; leave sm out to have it made for whatever the kernel is compiled for"
+        )
+    return target
+
+
 def is_debug() -> bool:
     """Whether the kernel is compiled with ``debug=True`` (run-time checks on, errors reported)."""
     flags = targetconfig.ConfigStack.top_or_none()

@@ -10,7 +10,7 @@ from numba import cuda
 import nvmath_device as nd
 from nvmath_device.errors import KernelExecutionError, KernelOnlyError, KernelTypingError
 
-THREADS = 4
+THREADS = 32
 MM = nd.Matmul((2, 3, 4), "float32", "real", arrangement=("row_major",) * 3, block_size=THREADS)
 
 
@@ -41,19 +41,19 @@ def test_the_plain_call_is_right():
 # -- the launch --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 3, 5, (2, 3)], ids=str)
+@pytest.mark.parametrize("threads", [1, 31, 33, (8, 5)], ids=str)
 def test_a_block_of_another_size(threads):
-    with pytest.raises(KernelExecutionError, match=r"wants a launch with 4 threads a block.*got \d"):
+    with pytest.raises(KernelExecutionError, match=r"wants a launch with 32 threads a block.*got \d"):
         run(plain, threads=threads)
 
 
 def test_static_block_dim_wants_the_very_shape():
     mm = nd.Matmul(
-        (2, 3, 4), "float32", "real", arrangement=("row_major",) * 3, block_dim=(2, 2), static_block_dim=True
+        (2, 3, 4), "float32", "real", arrangement=("row_major",) * 3, block_dim=(8, 4), static_block_dim=True
     )
-    run(plain, mm=mm, threads=(2, 2))
-    with pytest.raises(KernelExecutionError, match=r"blockDim \(2, 2, 1\), as static_block_dim.*\(4, 1, 1\)"):
-        run(plain, mm=mm, threads=4)
+    run(plain, mm=mm, threads=(8, 4))
+    with pytest.raises(KernelExecutionError, match=r"blockDim \(8, 4, 1\), as static_block_dim.*\(32, 1, 1\)"):
+        run(plain, mm=mm, threads=32)
 
 
 # -- typing ------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_fp8_wants_bits():
         ("float8_e5m2", "float8_e5m2", "float32"),
         "real",
         arrangement=("row_major",) * 3,
-        block_size=4,
+        block_size=THREADS,
     )
     run(plain, mm=mm, dtypes=("uint8", nd.float8_e5m2, "float32"))
     with pytest.raises(KernelTypingError, match=r"float8_e5m2 \(as its bits, uint8.*got an array of int8"):
@@ -115,7 +115,7 @@ def test_fp8_wants_bits():
 
 
 def test_a_float_scalar_for_integers():
-    mm = nd.Matmul((2, 3, 4), ("int8", "int8", "int32"), "real", arrangement=("row_major",) * 3, block_size=4)
+    mm = nd.Matmul((2, 3, 4), ("int8", "int8", "int32"), "real", arrangement=("row_major",) * 3, block_size=THREADS)
     with pytest.raises(KernelTypingError, match=r"wants an integer for alpha, which becomes int32, got 1\.0"):
         run(plain, mm=mm, dtypes=("int8", "int8", "int32"))
 
@@ -171,7 +171,7 @@ def test_neighbours_in_one_buffer_do_not_overlap():
 
 def test_a_promised_alignment_is_held():
     mm = nd.Matmul(
-        (2, 3, 4), "float32", "real", arrangement=("row_major",) * 3, block_size=4, alignment=(16, 4, 4)
+        (2, 3, 4), "float32", "real", arrangement=("row_major",) * 3, block_size=THREADS, alignment=(16, 4, 4)
     )
     run(lambda mm, a, b, c: mm.execute(1.0, a[4:], b, 0.0, c), mm=mm, sizes=(12, 12, 6))
     with pytest.raises(
@@ -201,10 +201,10 @@ def skipping(threads):
     return call
 
 
-@pytest.mark.parametrize("threads", [(0,), (3,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("threads", [(0,), (31,), (0, 1, 2)], ids=str)
 def test_a_thread_that_returns_without_the_call(threads):
     message = (
-        rf"called by {4 - len(threads)} of 4 threads of block \(0, 0, 0\).*threadIdx \({threads[0]}, 0, 0\)"
+        rf"called by {THREADS - len(threads)} of {THREADS} threads of block \(0, 0, 0\).*threadIdx \({threads[0]}, 0, 0\)"
     )
     with pytest.raises(KernelExecutionError, match=message):
         run(skipping(threads))
@@ -216,7 +216,7 @@ def test_a_thread_that_waits_at_another_barrier():
             mm.execute(1.0, a, b, 0.0, c)
         cuda.syncthreads()
 
-    with pytest.raises(KernelExecutionError, match=r"called by 3 of 4 .*threadIdx \(2, 0, 0\) did not"):
+    with pytest.raises(KernelExecutionError, match=r"called by 31 of 32 .*threadIdx \(2, 0, 0\) did not"):
         run(call)
 
 
@@ -225,7 +225,7 @@ def test_a_thread_that_leaves_a_loop_early():
         for _ in range(3 if cuda.threadIdx.x else 2):
             mm.execute(1.0, a, b, 0.0, c)
 
-    with pytest.raises(KernelExecutionError, match="called by 3 of 4 threads"):
+    with pytest.raises(KernelExecutionError, match="called by 31 of 32 threads"):
         run(call)
 
 
@@ -256,7 +256,7 @@ def test_equal_objects_are_the_same():
 )
 def test_threads_that_pass_different_arguments(call, name):
     with pytest.raises(KernelExecutionError, match=f"must pass the same {name}; threadIdx .* threadIdx"):
-        run(lambda mm, a, b, c: call(mm, a, b, c, cuda.threadIdx.x), sizes=(40, 12, 7))
+        run(lambda mm, a, b, c: call(mm, a, b, c, cuda.threadIdx.x), sizes=(150, 12, 7))
 
 
 def test_local_memory_is_not_the_same_memory():

@@ -13,7 +13,7 @@ from numba import cuda
 import nvmath_device as nd
 from tests.sim.gemm_kernels import gemm_kernel, norm_error, packed, unpacked
 
-THREADS = 8
+THREADS = 32
 ORDERS = ("col_major", "row_major")
 NAN = float("nan")
 
@@ -29,9 +29,9 @@ def random_matrix(rng, shape, dtype):
 
 
 def test_smallest_gemm():
-    mm = nd.Matmul((1, 1, 1), "float32", "real", arrangement=("col_major",) * 3, block_size=1)
+    mm = nd.Matmul((1, 1, 1), "float32", "real", arrangement=("col_major",) * 3, block_size=THREADS)
     a, b, c = (np.array([x], np.float32) for x in (3, 5, NAN))
-    gemm_kernel(mm)[1, 1](2.0, a, b, 0.0, c)
+    gemm_kernel(mm)[1, THREADS](2.0, a, b, 0.0, c)
     assert c[0] == 30
 
 
@@ -115,9 +115,9 @@ def test_precisions(names, dtypes, bound):
 
 def one_by_one(precision, a, b, *, alpha=1.0):
     """The GEMM of two numbers: nothing is summed, so the result has no error but the rounding."""
-    mm = nd.Matmul((1, 1, 1), precision, "real", arrangement=("col_major",) * 3, block_size=1)
+    mm = nd.Matmul((1, 1, 1), precision, "real", arrangement=("col_major",) * 3, block_size=THREADS)
     c = np.zeros(1, nd.element_type(precision[2]).dtype)
-    gemm_kernel(mm)[1, 1](alpha, a, b, 0, c)
+    gemm_kernel(mm)[1, THREADS](alpha, a, b, 0, c)
     return c[0]
 
 
@@ -158,9 +158,9 @@ def test_beta_zero_does_not_read_c(beta):
 
 
 def test_beta_one_reads_c():
-    mm = nd.Matmul((1, 1, 1), "float32", "real", arrangement=("col_major",) * 3, block_size=1)
+    mm = nd.Matmul((1, 1, 1), "float32", "real", arrangement=("col_major",) * 3, block_size=THREADS)
     c = np.full(1, NAN, np.float32)
-    gemm_kernel(mm)[1, 1](1.0, np.ones(1, np.float32), np.ones(1, np.float32), 1.0, c)
+    gemm_kernel(mm)[1, THREADS](1.0, np.ones(1, np.float32), np.ones(1, np.float32), 1.0, c)
     assert np.isnan(c[0])
 
 
@@ -354,7 +354,7 @@ def test_one_dynamic_buffer_carved_into_three_operands(order):
 
 
 def test_a_block_of_several_dimensions():
-    mm = nd.Matmul((2, 2, 2), "float32", "real", arrangement=("row_major",) * 3, block_dim=(4, 2))
+    mm = nd.Matmul((2, 2, 2), "float32", "real", arrangement=("row_major",) * 3, block_dim=(8, 4))
 
     @cuda.jit
     def kernel(a, c):
@@ -366,7 +366,7 @@ def test_a_block_of_several_dimensions():
         mm.store_c(smem_c, c)
 
     a = np.array([[1, 2], [3, 4]], np.float32)
-    for block in ((4, 2), (2, 4), 8, (2, 2, 2)):
+    for block in ((8, 4), (4, 8), 32, (4, 4, 2)):
         c = np.full((2, 2), NAN, np.float32)
         kernel[1, block](a, c)
         assert np.array_equal(c, [[7, 10], [15, 22]])
@@ -379,7 +379,7 @@ def test_ragged_matrices_of_many_blocks_with_a_k_loop():
     rng = np.random.default_rng(14)
     rows, cols, depth, (m, n, k) = 7, 9, 11, (4, 4, 5)
     arrangement = ("row_major", "col_major", "col_major")
-    mm = nd.Matmul((m, n, k), "float32", "real", arrangement=arrangement, block_size=4)
+    mm = nd.Matmul((m, n, k), "float32", "real", arrangement=arrangement, block_size=THREADS)
 
     @cuda.jit
     def kernel(a, b, c):
@@ -407,7 +407,7 @@ def test_ragged_matrices_of_many_blocks_with_a_k_loop():
     def sliced(a, b, c):
         kernel(a[2 : 2 + rows, 3 : 3 + depth], b[1 : 1 + depth, 2 : 2 + cols], c[1 : 1 + rows, 3 : 3 + cols])
 
-    sliced[(2, 3), 4](wide_a, wide_b, wide_c)
+    sliced[(2, 3), THREADS](wide_a, wide_b, wide_c)
     assert norm_error(wide_c[1 : 1 + rows, 3 : 3 + cols], a.astype(float) @ b.astype(float)) < 1e-6
     wide_c[1 : 1 + rows, 3 : 3 + cols] = -99
     assert (wide_c == -99).all()
@@ -416,7 +416,7 @@ def test_ragged_matrices_of_many_blocks_with_a_k_loop():
 @pytest.mark.parametrize("order", ORDERS)
 def test_load_fills_with_zeros_and_leaves_the_padding(order):
     mm = nd.Matmul(
-        (3, 4, 5), "float32", "real", arrangement=(order,) * 3, leading_dimension=(6, 7, 8), block_size=8
+        (3, 4, 5), "float32", "real", arrangement=(order,) * 3, leading_dimension=(6, 7, 8), block_size=THREADS
     )
     size = mm.a_size
 
@@ -442,7 +442,7 @@ def test_load_fills_with_zeros_and_leaves_the_padding(order):
 def test_load_and_store_move_fp8_bits_through_strided_views():
     precision = ("float8_e4m3fn", "float8_e4m3fn", "float32")
     arrangement = ("row_major", "row_major", "col_major")
-    mm = nd.Matmul((2, 2, 3), precision, "real", arrangement=arrangement, block_size=2)
+    mm = nd.Matmul((2, 2, 3), precision, "real", arrangement=arrangement, block_size=THREADS)
 
     @cuda.jit
     def kernel(a, b, c):
@@ -460,5 +460,5 @@ def test_load_and_store_move_fp8_bits_through_strided_views():
     a = np.array([[1, 2, 3], [0, 0, 0], [4, 5, 6]], E4M3)
     b = np.array([[0.5, 1, 2], [-1, 0.25, 1]], E4M3)
     c = np.ones((2, 2), np.float32)
-    kernel[1, 2](a.view(np.uint8), b.view(np.uint8), c)
+    kernel[1, THREADS](a.view(np.uint8), b.view(np.uint8), c)
     assert np.array_equal(c, 1 + a.astype("f4")[::2, ::-1] @ b.astype("f4").T)
