@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The smallest matrix product: one block of threads computes C = A B, 8 x 8, float32.
 
-    python examples/smallest_gemm.py                            # on a GPU
-    NUMBA_ENABLE_CUDASIM=1 python examples/smallest_gemm.py     # on Numba's simulator, same size
+python examples/smallest_gemm.py                            # on a GPU
+NUMBA_ENABLE_CUDASIM=1 python examples/smallest_gemm.py     # on Numba's simulator, same size
 """
 
 import sys

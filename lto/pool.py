@@ -64,9 +64,9 @@ class Workers:
                 process.kill()
 
     def _in_process_of_its_own(self, job: str, recipe: Recipe) -> tuple[dict[str, Any], bytes]:
-        request = json.dumps(
-            {"job": job, "recipe": recipe.to_json(), "versions": toolchain.fingerprint()}
-        ).encode() + b"\n"
+        request = (
+            json.dumps({"job": job, "recipe": recipe.to_json(), "versions": toolchain.fingerprint()}).encode() + b"\n"
+        )
         with _folder_for_temporary_files() as folder:
             returncode, output, errors = self._exchange(request, folder, recipe.symbol)
         header, _, blob = output.partition(b"\n")

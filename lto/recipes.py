@@ -135,9 +135,7 @@ def _storage_operators(descriptor: GemmDescriptor) -> list[tuple[str, Any]]:
             )
         return [("TRANSPOSE_MODE", tuple(x.upper() for x in mode))]
     a, b, c = arrangement
-    flipped = Arrangement(
-        a if mode.a == NON_TRANSPOSED else _other(a), b if mode.b == NON_TRANSPOSED else _other(b), c
-    )
+    flipped = Arrangement(a if mode.a == NON_TRANSPOSED else _other(a), b if mode.b == NON_TRANSPOSED else _other(b), c)
     return [("ARRANGEMENT", tuple(x.upper() for x in flipped))]
 
 

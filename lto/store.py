@@ -79,9 +79,7 @@ class Store:
 
     def __init__(self, root: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes <= 0:
-            raise _invalid(
-                "max_bytes", max_bytes, "a positive int, in bytes; root=None switches the store off"
-            )
+            raise _invalid("max_bytes", max_bytes, "a positive int, in bytes; root=None switches the store off")
         self._root = None if root is None else os.path.abspath(os.fspath(root))
         self._base = "" if self._root is None else os.path.join(self._root, f"v{store_format.SCHEMA}")
         self._max_bytes = max_bytes
@@ -163,22 +161,16 @@ class Store:
         """
         wanted = [Request(kind, key) for kind, key in requests]
         unique = {request.digest: request for request in wanted}
-        found = {
-            digest: entry for digest, request in unique.items() if (entry := self._load(request)) is not None
-        }
+        found = {digest: entry for digest, request in unique.items() if (entry := self._load(request)) is not None}
         while len(found) < len(unique):
-            claims = self._claim_missing(
-                [request for digest, request in unique.items() if digest not in found], found
-            )
+            claims = self._claim_missing([request for digest, request in unique.items() if digest not in found], found)
             if claims:
                 self._create_claimed(claims, create_many, found)
         return [found[request.digest] for request in wanted]
 
     # -- single flight --
 
-    def _claim_missing(
-        self, missing: list[Request], found: dict[str, Entry]
-    ) -> dict[str, tuple[Request, Claim]]:
+    def _claim_missing(self, missing: list[Request], found: dict[str, Entry]) -> dict[str, tuple[Request, Claim]]:
         """Claim all that are free; if none is, wait for one. Entries met on the way go into ``found``."""
         claims: dict[str, tuple[Request, Claim]] = {}
         progress = False
@@ -223,14 +215,10 @@ class Store:
     ) -> None:
         order = [request for request, _ in claims.values()]
         try:
-            for position, created in enumerate(
-                create_many([(request.kind, request.key()) for request in order])
-            ):
+            for position, created in enumerate(create_many([(request.kind, request.key()) for request in order])):
                 index, meta, blob = created if len(created) == 3 else (position, *created)
                 if index not in range(len(order)) or order[index].digest not in claims:
-                    raise _invalid(
-                        "index from create_many", index, f"each of 0..{len(order) - 1} exactly once"
-                    )
+                    raise _invalid("index from create_many", index, f"each of 0..{len(order) - 1} exactly once")
                 request = order[index]
                 meta_text, blob = _checked(meta, blob)
                 self._write(request, meta_text, blob)
@@ -239,9 +227,7 @@ class Store:
                 found[request.digest] = entry = _entry(request, meta_text, blob)
                 claims.pop(request.digest)[1].finish(entry)
             if claims:
-                raise _invalid(
-                    "create_many", f"{len(order) - len(claims)} results", f"{len(order)}, one a missing key"
-                )
+                raise _invalid("create_many", f"{len(order) - len(claims)} results", f"{len(order)}, one a missing key")
         finally:
             for _, claim in claims.values():
                 claim.finish(None)
@@ -295,9 +281,7 @@ class Store:
                 self._memory[request.digest] = remembered
             return remembered
 
-    def _remember(
-        self, request: Request, meta_text: str, blob: bytes, used_at: float | None = None
-    ) -> _Remembered:
+    def _remember(self, request: Request, meta_text: str, blob: bytes, used_at: float | None = None) -> _Remembered:
         remembered = _Remembered(meta_text, blob, time.time() if used_at is None else used_at)
         with self._memory_mutex:
             replaced = self._memory.pop(request.digest, None)
@@ -326,9 +310,7 @@ class Store:
             )
             return False
         path = self._entry_path(request)
-        temporary = os.path.join(
-            self._base, "tmp", f"{request.digest[:16]}.{os.getpid()}.{os.urandom(8).hex()}"
-        )
+        temporary = os.path.join(self._base, "tmp", f"{request.digest[:16]}.{os.getpid()}.{os.urandom(8).hex()}")
         try:
             store_files.write_entry(path, temporary, header, blob)
         except OSError as error:

@@ -39,9 +39,7 @@ def read_archive(path: str, max_bytes: int) -> Iterator[tuple[Request, str, byte
     try:
         archive = zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
-        raise InvalidArgumentError(
-            f"path is {path!r}; it must be a file written by export_entries ({error})"
-        ) from None
+        raise InvalidArgumentError(f"path is {path!r}; it must be a file written by export_entries ({error})") from None
     with archive:
         for member in archive.infolist():
             try:

@@ -74,9 +74,7 @@ class Entry:
         return (Entry, (self.kind, self.key, self.meta, self.blob))
 
     def __repr__(self) -> str:
-        return (
-            f"Entry(kind={self.kind!r}, key={self.key!r}, meta={self.meta!r}, blob=<{len(self.blob)} bytes>)"
-        )
+        return f"Entry(kind={self.kind!r}, key={self.key!r}, meta={self.meta!r}, blob=<{len(self.blob)} bytes>)"
 
 
 class Request:

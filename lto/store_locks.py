@@ -126,9 +126,7 @@ class Claim:
 
     __slots__ = ("_digest", "_fd", "_flight", "_flights", "_path", "_pid")
 
-    def __init__(
-        self, flights: Flights, digest: str, flight: Flight | None, fd: int | None, path: str
-    ) -> None:
+    def __init__(self, flights: Flights, digest: str, flight: Flight | None, fd: int | None, path: str) -> None:
         self._flights, self._digest, self._flight, self._fd, self._path = flights, digest, flight, fd, path
         self._pid = os.getpid()
 

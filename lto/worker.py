@@ -18,7 +18,6 @@ from nvmath_device.lto import mathdx, toolchain
 from nvmath_device.lto import mathdx_enums as enums
 from nvmath_device.lto.recipes import Recipe
 
-
 # What an operator's value is called in the recipe, by operator; those left out are integers.
 _NAMED: dict[str, dict[str, type[IntEnum]]] = {
     "cublasdx": {
@@ -83,7 +82,9 @@ def ask_fft_traits(recipe: Recipe) -> dict[str, Any]:
     trait = enums.FftTraitType
     block = dict(recipe.operators)["EXECUTION"] == "BLOCK"
     with open_descriptor(recipe) as descriptor:
-        numbers = {name: descriptor.trait_int64(trait[name.upper()]) for name in _FFT_NUMBERS + _FFT_BLOCK_NUMBERS * block}
+        numbers = {
+            name: descriptor.trait_int64(trait[name.upper()]) for name in _FFT_NUMBERS + _FFT_BLOCK_NUMBERS * block
+        }
         if block:
             numbers["block_dim"] = list(descriptor.trait_int64s(trait.BLOCK_DIM))
         for name in ("value_type", "input_type", "output_type"):
@@ -117,7 +118,9 @@ def open_descriptor(recipe: Recipe) -> Any:
             mask = sum(enums.FftDeviceFunctionType[f] for f in value)
             descriptor.set_int64(enums.FftOperatorType.DEVICE_FUNCTION, mask)
             continue
-        values = [_number(recipe.library, name, i, v) for i, v in enumerate(value if isinstance(value, tuple) else (value,))]
+        values = [
+            _number(recipe.library, name, i, v) for i, v in enumerate(value if isinstance(value, tuple) else (value,))
+        ]
         if isinstance(value, tuple):
             descriptor.set_int64s(operator_types[name], values)
         else:
@@ -148,7 +151,11 @@ def main() -> None:
         meta, blob = perform(request["job"], Recipe.from_json(request["recipe"]))
         answer: dict[str, Any] = {"meta": meta}
     except CodegenError as error:
-        answer = {"error": str(error).partition("\n--- libmathdx says ---")[0], "status": error.status, "log": error.log}
+        answer = {
+            "error": str(error).partition("\n--- libmathdx says ---")[0],
+            "status": error.status,
+            "log": error.log,
+        }
     except NvmathDeviceError as error:
         answer = {"error": str(error), "status": None, "log": ""}
     with out:

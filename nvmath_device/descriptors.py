@@ -144,7 +144,11 @@ class GemmDescriptor:
         if reason:
             names = ", ".join(map(str, self.precision))
             raise InvalidArgumentError(f"precision: ({names}) is not offered for {self.data_type} matrices: {reason}")
-        put(self, "arrangement", Arrangement(*choices(self.arrangement, (COL_MAJOR, ROW_MAJOR), 3, argument="arrangement")))
+        put(
+            self,
+            "arrangement",
+            Arrangement(*choices(self.arrangement, (COL_MAJOR, ROW_MAJOR), 3, argument="arrangement")),
+        )
         modes = (NON_TRANSPOSED, TRANSPOSED, CONJ_TRANSPOSED)
         put(self, "transpose_mode", TransposeMode(*choices(self.transpose_mode, modes, 2, argument="transpose_mode")))
         put(self, "leading_dimension", self._leading_dimension())

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from nvmath_device import simulation
 from nvmath_device.checks import choice
-from nvmath_device.dtypes import ELEMENT_TYPES, ValueType
 from nvmath_device.descriptors import Dim3
+from nvmath_device.dtypes import ELEMENT_TYPES, ValueType
 from nvmath_device.errors import CodegenError, UnsupportedError
 from nvmath_device.fft_descriptor import BLOCK, THREAD, FftDescriptor, FftTraits, default_traits
 from nvmath_device.kernel_calls import call_in_kernel

@@ -134,16 +134,12 @@ class FftDescriptor:
     @property
     def input_type(self) -> ValueType:
         """What one input value is. Real float16 input has 2 components, one real of each of two FFTs."""
-        return (
-            ValueType(self.precision, self.implicit_type_batching) if self.input_is_real else self.value_type
-        )
+        return ValueType(self.precision, self.implicit_type_batching) if self.input_is_real else self.value_type
 
     @property
     def output_type(self) -> ValueType:
         """What one output value is. Real float16 output has 2 components, one real of each of two FFTs."""
-        return (
-            ValueType(self.precision, self.implicit_type_batching) if self.output_is_real else self.value_type
-        )
+        return ValueType(self.precision, self.implicit_type_batching) if self.output_is_real else self.value_type
 
     @property
     def input_length(self) -> int:
@@ -175,9 +171,7 @@ class FftDescriptor:
     # -- checks --------------------------------------------------------------------------------------------
 
     def _check_nothing_missing(self) -> None:
-        absent = [
-            name for name in ("size", "precision", "fft_type", "execution") if getattr(self, name) is None
-        ]
+        absent = [name for name in ("size", "precision", "fft_type", "execution") if getattr(self, name) is None]
         if self.direction is None and self.fft_type in (None, C2C):
             absent.append("direction" if self.fft_type else "direction (if fft_type is 'c2c')")
         if absent:
@@ -200,8 +194,7 @@ class FftDescriptor:
         if self.fft_type == C2C:
             if given is not None:
                 raise InvalidArgumentError(
-                    f"real_fft_options: {given!r} is not allowed for c2c; "
-                    "leave it out, or make fft_type 'r2c' or 'c2r'"
+                    f"real_fft_options: {given!r} is not allowed for c2c; leave it out, or make fft_type 'r2c' or 'c2r'"
                 )
             return None
         if given is None:
@@ -242,8 +235,7 @@ class FftDescriptor:
         batch = self.implicit_type_batching
         if isinstance(given, int) and given % batch:
             raise InvalidArgumentError(
-                f"ffts_per_block: {given} is not allowed; float16 FFTs are computed in pairs; "
-                "give an even number"
+                f"ffts_per_block: {given} is not allowed; float16 FFTs are computed in pairs; give an even number"
             )
         least = given if isinstance(given, int) else batch
         per_thread = self.elements_per_thread if isinstance(self.elements_per_thread, int) else self.size
@@ -303,16 +295,12 @@ def max_size(precision: ElementType, execution: str, options: RealFftOptions | N
     return 2 * values if halved else values
 
 
-def refuse_size(
-    size: int, precision: ElementType, execution: str, options: RealFftOptions | None = None
-) -> str | None:
+def refuse_size(size: int, precision: ElementType, execution: str, options: RealFftOptions | None = None) -> str | None:
     """cuFFTDx's size rules that hold on every target, in one place: the reason of a refusal, or ``None``."""
     folded = options is not None and options.real_mode == FOLDED
     least, most = MIN_FOLDED_SIZE if folded else MIN_SIZE, max_size(precision, execution, options)
     if not least <= size <= most:
-        kind = f"{execution} execution in {precision}" + (
-            f" with {' '.join(options)} data" if options else ""
-        )
+        kind = f"{execution} execution in {precision}" + (f" with {' '.join(options)} data" if options else "")
         return f"{kind} takes sizes {least} to {most}"
     if folded and execution == BLOCK and size & (size - 1):
         return "folded real data in Block execution needs a power of two; use real_mode 'normal'"

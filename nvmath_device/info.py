@@ -344,9 +344,7 @@ def render(report: Report) -> str:
     ]
     devices = report["devices"]
     if _failed(devices) or not devices:
-        lines.append(
-            _line("devices", "none" if _failed(report["driver"]) else _or_error(devices, lambda: "none"))
-        )
+        lines.append(_line("devices", "none" if _failed(report["driver"]) else _or_error(devices, lambda: "none")))
     else:
         lines += [_line(f"device {device['index']}", _device_text(device)) for device in devices]
     lines.append(_line("code store", _or_error(report["store"], lambda: _store_text(report["store"]))))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from nvmath_device import simulation
 from nvmath_device.checks import choice, missing, positive_int
 from nvmath_device.descriptors import (
-    COL_MAJOR,
     NON_TRANSPOSED,
     SUGGESTED,
     Alignment,
@@ -22,6 +21,8 @@ from nvmath_device.descriptors import (
     MatrixLayout,
     Precision,
     TransposeMode,
+)
+from nvmath_device.descriptors import (
     block_dim as read_block_dim,
 )
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
@@ -79,8 +80,8 @@ class Matmul:
             float8_e4m3fn, float8_e5m2 and integers; C is float16, float32, float64 or a 32/64-bit integer.
         data_type: ``"real"`` or ``"complex"``.
         sm: target, e.g. ``90``; ``None`` is the device the kernel is compiled for.
-        block_size / block_dim: threads of the block, as a number or as (x, y, z); at most one of the two.
-            Default ``"suggested"``.
+        block_size / block_dim: threads of the block, 32 to 1024, as a number or as (x, y, z); at most one of
+            the two. Default ``"suggested"``.
         leading_dimension: (lda, ldb, ldc) in elements, ``"suggested"``, or ``None`` for no padding.
         arrangement / transpose_mode: exactly one of the two; see :class:`GemmDescriptor`.
         alignment: bytes each of the three pointers is aligned to, as a promise; default is the element's size.
@@ -349,7 +350,9 @@ class Matmul:
 
     def _storage(self, args: tuple[Any, ...], count: int) -> int:
         if len(args) not in (0, count):
-            raise InvalidArgumentError(f"give no argument, {count} leading dimensions or {count} layouts; got {len(args)}")
+            raise InvalidArgumentError(
+                f"give no argument, {count} leading dimensions or {count} layouts; got {len(args)}"
+            )
         layouts: tuple[MatrixLayout, ...] = args or self.layouts[:count]
         if args and not all(isinstance(x, MatrixLayout) for x in args):
             given = (*args, *self.descriptor.tight_leading_dimension)[:3]
@@ -360,7 +363,7 @@ class Matmul:
         return calc.get()
 
     def valid(self, *knobs: str) -> list[tuple[Dim3, ...]]:
-        """Advised values of a knob; ``"block_dim"`` is the only one. Any block of 1 to 1024 threads is legal."""
+        """Advised values of a knob; ``"block_dim"`` is the only one. Any block of 32 to 1024 threads is legal."""
         for knob in knobs or ("",):
             choice(knob, ("block_dim",), argument="knobs")
         open_block = BlockExecution(static_block_dim=False, sm=self.block_execution.sm)

@@ -149,9 +149,7 @@ def from_complex(array: Any, value_type: ValueType) -> Array:
         parts = [array.real, array.imag]
     elif value_type.components == 4:
         if array.ndim == 0 or array.shape[0] != 2:
-            raise InvalidArgumentError(
-                f"array: shape {array.shape} is not allowed; the first axis must have length 2"
-            )
+            raise InvalidArgumentError(f"array: shape {array.shape} is not allowed; the first axis must have length 2")
         parts = [array[0].real, array[1].real, array[0].imag, array[1].imag]
     else:
         raise InvalidArgumentError(f"value_type: {value_type} is real; give one with 2 or 4 components")
@@ -318,9 +316,7 @@ def _scalar(value: Any, element: ElementType, components: int, argument: str) ->
     else:
         given = [value.real, value.imag] if np.iscomplexobj(value) else [value]
     if len(given) > components:
-        raise ArgumentTypeError(
-            f"{argument}: {value!r} is complex, but the matrices are real; give a real number"
-        )
+        raise ArgumentTypeError(f"{argument}: {value!r} is complex, but the matrices are real; give a real number")
     given += [0] * (components - len(given))
     if element.is_float:
         return [round_to(part, element).astype(_accumulator(element)) for part in given]
@@ -385,9 +381,7 @@ def fft_values(x: Any, descriptor: FftDescriptor) -> Array:
             f"x: shape {x.shape} is not allowed; the last axis must have length {descriptor.input_length}"
         )
     if descriptor.input_is_real and np.iscomplexobj(x):
-        raise ArgumentTypeError(
-            f"x: dtype {x.dtype} is complex, but the FFT has real input; give real numbers"
-        )
+        raise ArgumentTypeError(f"x: dtype {x.dtype} is complex, but the FFT has real input; give real numbers")
     x = _carried(x, descriptor.precision).astype(np.float64 if descriptor.input_is_real else np.complex128)
     result: Array
     if descriptor.fft_type == C2C:

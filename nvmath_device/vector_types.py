@@ -37,10 +37,14 @@ class VectorType:
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy record dtype with fields x, y (, z, w)."""
+        """NumPy record dtype with fields x, y (, z, w), which are attributes of its arrays' elements, too.
+
+        NumPy takes the object itself for this dtype, so Numba's simulator makes such arrays of it.
+        """
         import numpy as np
 
-        return np.dtype([(field, self.element.dtype) for field in "xyzw"[: self.components]])
+        fields = [(field, self.element.dtype) for field in "xyzw"[: self.components]]
+        return np.dtype((np.record, fields))
 
     def __call__(self, *numbers: Any) -> Any:
         """Kernel side: a vector of ``components`` numbers."""

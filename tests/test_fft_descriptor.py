@@ -354,7 +354,7 @@ def test_default_traits_equal_libmathdx_where_the_split_is_the_same() -> None:
 
 
 def test_default_traits_of_transposed_threads_are_those_of_libmathdx() -> None:
-    """libmathdx answers (4, 2) threads for the regular layout of these FFTs and (2, 4) for the transposed one."""
+    """libmathdx answers (4, 2) threads for the regular layout of these FFTs, (2, 4) for the other one."""
     two = {"size": 32, "elements_per_thread": 8, "ffts_per_block": 2}
     regular, transposed = (default_traits(make(**two, thread_layout=x)) for x in ("regular", "transposed"))
     assert (regular.block_dim, transposed.block_dim) == (Dim3(4, 2, 1), Dim3(2, 4, 1))

@@ -27,11 +27,9 @@ def ids_in(name: str) -> set[str]:
 
 def test_functions(path: Path) -> list[str]:
     """Names of the functions and methods pytest takes for tests."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test"):
-            found.append(node.name)
-    return found
+    nodes = ast.walk(ast.parse(path.read_text()))
+    functions = (node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return [name for name in functions if name.startswith("test")]
 
 
 test_functions.__test__ = False  # type: ignore[attr-defined]

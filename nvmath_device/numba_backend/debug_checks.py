@@ -69,9 +69,7 @@ def check_matrix(
     )  # fmt: skip
 
 
-def check_length(
-    context: Any, builder: Any, name: str, argument: str, array_type: Any, array: Any, need: int
-) -> None:
+def check_length(context: Any, builder: Any, name: str, argument: str, array_type: Any, array: Any, need: int) -> None:
     """A 1-D array holds at least ``need`` bytes."""
     struct = emit.array_struct(context, builder, array_type, array)
     itemsize = ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))

@@ -92,4 +92,3 @@ def scalar_type(value: ValueType) -> Any:
     if value.element.is_float:
         return types.complex128 if value.element.name == "float64" else types.complex64
     return element_numba(value.element)
-

@@ -11,7 +11,7 @@ from numba.cuda import cgutils, types
 from nvmath_device.fft import FFT, traits_of
 from nvmath_device.fft_descriptor import BLOCK, FftDescriptor
 from nvmath_device.numba_backend import debug_checks, emit, fft_copies
-from nvmath_device.numba_backend.element_types import element_numba, holds, holds_components, wanted
+from nvmath_device.numba_backend.element_types import holds, holds_components, wanted
 from nvmath_device.numba_backend.objects import (
     Call,
     ConstantType,

@@ -116,9 +116,7 @@ def _check_at_run_time(
     debug_checks.check_block(context, builder, name, plan.block_dim, shape=plan.static_block_dim)
     for n, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types):
         debug_checks.check_shared(context, builder, name, n, pointer[n])
-        debug_checks.check_matrix(
-            context, builder, name, n, type_of[n], value_of[n], layout, value, own_layout=runtime
-        )
+        debug_checks.check_matrix(context, builder, name, n, type_of[n], value_of[n], layout, value, own_layout=runtime)
 
 
 def _own_leading_dimension(context: Any, builder: Any, typ: Any, array: Any, order: str, value: ValueType) -> Any:

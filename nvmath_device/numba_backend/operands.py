@@ -42,9 +42,7 @@ def check_view(call: Call, name: str, given: Any, value: ValueType) -> None:
         )
     if not holds(given.dtype, value):
         own = wanted(value).partition(" (or, in a 1-D")[0]
-        raise call.error(
-            f"wants elements of {own} for {name} (a copy converts nothing), got an array of {given.dtype}"
-        )
+        raise call.error(f"wants elements of {own} for {name} (a copy converts nothing), got an array of {given.dtype}")
 
 
 def check_writable(call: Call, name: str, given: Any) -> None:

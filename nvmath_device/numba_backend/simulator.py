@@ -25,6 +25,7 @@ from nvmath_device.numba_backend.simulator_fft_copies import (
 )
 from nvmath_device.numba_backend.simulator_matmul import matmul_execute, matmul_load, matmul_store
 from nvmath_device.numba_backend.simulator_shared import shared_array
+from nvmath_device.numba_backend.simulator_vectors import vector
 
 __all__ = [
     "fft_batch_id",
@@ -39,4 +40,5 @@ __all__ = [
     "matmul_load",
     "matmul_store",
     "shared_array",
+    "vector",
 ]

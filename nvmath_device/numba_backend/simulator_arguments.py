@@ -65,8 +65,7 @@ class Call:
         """The same, refusing the arguments of the kernel: they are in global memory."""
         if isinstance(given, (FakeCUDAArray, FakeWithinKernelCUDAArray)):
             raise self.execution_error(
-                f"wants an array in shared memory for {name}, got an argument of the kernel, which is in "
-                "global memory"
+                f"wants an array in shared memory for {name}, got an argument of the kernel, which is in global memory"
             )
         return self.array(name, given, ndim=ndim)
 
@@ -149,9 +148,7 @@ class Call:
         raw = values.view(f"V{values.itemsize}")
         return np.lib.stride_tricks.as_strided(raw, (layout.rows, layout.cols), strides).view(values.dtype)
 
-    def _own_strides(
-        self, name: str, values: Array, layout: MatrixLayout, *, runtime: bool, at_least: bool
-    ) -> Array:
+    def _own_strides(self, name: str, values: Array, layout: MatrixLayout, *, runtime: bool, at_least: bool) -> Array:
         shape = (layout.rows, layout.cols)
         if at_least:
             values = values[: layout.rows, : layout.cols]

@@ -172,11 +172,7 @@ def _points(dim: Dim3) -> list[Dim3]:
 def _failed_thread(manager_id: int) -> Any:
     """A thread of the block that an exception ended. The simulator lists its threads nowhere."""
     for candidate in gc.get_objects():
-        if (
-            type(candidate) is simulator.BlockThread
-            and id(candidate._manager) == manager_id
-            and candidate.exception
-        ):
+        if type(candidate) is simulator.BlockThread and id(candidate._manager) == manager_id and candidate.exception:
             return candidate
     return None
 

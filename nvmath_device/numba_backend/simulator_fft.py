@@ -59,9 +59,7 @@ class Plan(NamedTuple):
 
     @property
     def block_dim(self) -> Dim3:
-        across = (
-            (self.groups, self.traits.stride) if self.is_transposed else (self.traits.stride, self.groups)
-        )
+        across = (self.groups, self.traits.stride) if self.is_transposed else (self.traits.stride, self.groups)
         return Dim3(*across)
 
     @property
@@ -206,9 +204,7 @@ def _check_room(call: Call, shared: Array, needed: int, alignment: int, trait: s
     if shared.size < needed:
         raise call.execution_error(f"wants {needed} bytes ({trait}) for shared_mem, got {shared.size}")
     if address_of(shared) % alignment:
-        raise call.execution_error(
-            f"wants shared_mem at a multiple of {alignment} bytes, got {address_of(shared):#x}"
-        )
+        raise call.execution_error(f"wants shared_mem at a multiple of {alignment} bytes, got {address_of(shared):#x}")
 
 
 def _bytes(call: Call, plan: Plan, name: str, array: Array) -> Array:
@@ -216,8 +212,7 @@ def _bytes(call: Call, plan: Plan, name: str, array: Array) -> Array:
     accepted = (descriptor.value_type, descriptor.input_type, descriptor.output_type)
     if not any(holds(array.dtype, v) or holds_components(array.dtype, v) for v in accepted):
         raise call.typing_error(
-            f"wants elements of {wanted(descriptor.value_type)} for {name}, got an array of "
-            f"{described(array.dtype)}"
+            f"wants elements of {wanted(descriptor.value_type)} for {name}, got an array of {described(array.dtype)}"
         )
     call.contiguous(name, array)
     call.writable(name, array)

@@ -42,9 +42,7 @@ def fft_store_shared(fft: FFT, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     _copy_shared(Call("FFT.store_shared", fft), plan_of(fft), args, kwargs, output=True)
 
 
-def _copy_registers(
-    call: Call, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, output: bool
-) -> None:
+def _copy_registers(call: Call, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, output: bool) -> None:
     """This thread's own part."""
     thread = calling_thread(call.name)
     given = _bind_copy(call, args, kwargs, "thread_data", output=output)
@@ -67,9 +65,7 @@ def _copy_registers(
         numbers[: len(values)] = values
 
 
-def _copy_shared(
-    call: Call, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, output: bool
-) -> None:
+def _copy_shared(call: Call, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, output: bool) -> None:
     """The block's part, by one thread, without a barrier."""
     thread = calling_thread(call.name)
     if not plan.is_block:
@@ -119,8 +115,7 @@ def _rows(call: Call, plan: Plan, given: dict[str, Any], *, output: bool) -> Arr
     is_real = plan.kind(output=output) != COMPLEX
     if is_real and is_complex:
         raise call.typing_error(
-            f"wants real elements for {name} of a {plan.descriptor.fft_type} FFT, got "
-            f"{described(array.dtype)}"
+            f"wants real elements for {name} of a {plan.descriptor.fft_type} FFT, got {described(array.dtype)}"
         )
     if output and not is_real and not is_complex:
         raise call.typing_error(f"wants complex elements for {name}, got {described(array.dtype)}")

@@ -84,9 +84,7 @@ def _shape(call: Call, given: Any) -> tuple[int, ...]:
         raise call.typing_error(f"wants constant integers for shape, got {given!r}")
     shape = tuple(n.__index__() for n in extents)
     if any(n < 0 for n in shape) or (0 in shape and len(shape) > 1):
-        raise call.typing_error(
-            f"wants positive extents for shape (or a single 0: all dynamic memory), got {shape}"
-        )
+        raise call.typing_error(f"wants positive extents for shape (or a single 0: all dynamic memory), got {shape}")
     return shape
 
 

@@ -17,6 +17,7 @@ from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
 from numba.cuda.typing.templates import signature
 
+from nvmath_device.errors import KernelTypingError
 from nvmath_device.numba_backend.element_types import element_numba
 from nvmath_device.vector_types import VectorType, float16x2, float16x4
 
@@ -37,10 +38,11 @@ class VectorClass(types.Callable, types.DTypeSpec, types.Opaque):
         return vector_numba(self.vector)
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        given = ", ".join([*map(str, args), *(f"{name}=..." for name in kws)])
         if kws or len(args) != self.vector.components:
-            raise TypeError(f"{self.vector!r} takes {self.vector.components} numbers, got ({', '.join(map(str, args))})")
+            raise KernelTypingError(f"{self.vector!r} takes {self.vector.components} numbers, got ({given})")
         if not all(isinstance(a, types.Number) and not isinstance(a, types.Complex) for a in args):
-            raise TypeError(f"{self.vector!r} takes real numbers, got ({', '.join(map(str, args))})")
+            raise KernelTypingError(f"{self.vector!r} takes real numbers, got ({given})")
         return signature(self.dtype, *[element_numba(self.vector.element)] * self.vector.components)
 
     def get_call_signatures(self) -> Any:

@@ -19,7 +19,13 @@ def block_cases():
         for j, precision in enumerate(PRECISIONS):
             for kind in ("c2c", "c2c-inverse", "r2c", "c2r"):
                 # Registers and shared memory, one FFT a block and several, take turns over the sizes.
-                yield (size, precision, kind, "registers" if (i + j) % 3 else "shared", (1, 2, "suggested")[(i + j) % 3])
+                yield (
+                    size,
+                    precision,
+                    kind,
+                    "registers" if (i + j) % 3 else "shared",
+                    (1, 2, "suggested")[(i + j) % 3],
+                )
 
 
 def thread_cases():
@@ -145,7 +151,9 @@ def representable(values, precision):
     if precision != "float16":
         return values
     if np.iscomplexobj(values):
-        return values.real.astype(np.float16).astype(np.float32) + 1j * values.imag.astype(np.float16).astype(np.float32)
+        return values.real.astype(np.float16).astype(np.float32) + 1j * values.imag.astype(np.float16).astype(
+            np.float32
+        )
     return values.astype(np.float16).astype(np.float32)
 
 

@@ -151,9 +151,7 @@ def test_pairwise(row):
     mm = matmul_of(row, nd)
     ta, tb, tc = row["precision"]
     (sa, sb, sc), (oa, ob, oc) = _shapes(row), row["arrangement"]
-    a, b, c = (
-        random_logical(rng, s, t, is_complex=is_complex) for s, t in zip((sa, sb, sc), (ta, tb, tc))
-    )
+    a, b, c = (random_logical(rng, s, t, is_complex=is_complex) for s, t in zip((sa, sb, sc), (ta, tb, tc)))
     lda, ldb, ldc = mm.leading_dimension
     alpha, beta = scalars(rng, row["precision"], row["data_type"])
     got = read_back(

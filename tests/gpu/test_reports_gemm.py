@@ -82,9 +82,7 @@ def test_r003_one_buffer_is_both_operands():
     """X X^T and X^T X of a matrix stored transposed, with A and B the same shared buffer."""
 
     def of(arrangement):
-        return nd.Matmul(
-            size=(3, 3, 3), precision="float64", data_type="real", arrangement=arrangement, block_size=32
-        )
+        return nd.Matmul(size=(3, 3, 3), precision="float64", data_type="real", arrangement=arrangement, block_size=32)
 
     by_rows, by_columns = of(("row_major", "col_major", "row_major")), of(("col_major", "row_major", "row_major"))
 
@@ -161,7 +159,9 @@ def test_r009_all_arrangements(a_order, b_order, data_type):
 
 def random(rng, shape, kind):
     x = rng.uniform(-1, 1, shape)
-    return (x + 1j * rng.uniform(-1, 1, shape)).astype(kind) if kind in (np.complex64, np.complex128) else x.astype(kind)
+    return (
+        (x + 1j * rng.uniform(-1, 1, shape)).astype(kind) if kind in (np.complex64, np.complex128) else x.astype(kind)
+    )
 
 
 @pytest.mark.parametrize("modes", [("conj_transposed", "non_transposed"), ("transposed", "conj_transposed")])

@@ -69,7 +69,12 @@ def named_in_the_source() -> set[str]:
 def gemm_recipes() -> Iterator[Any]:
     """Every element type in every place, kind, arrangement, transposition and option of a Matmul."""
     column = ("col_major",) * 3
-    base: dict[str, Any] = {"size": (8, 8, 8), "precision": "float32", "data_type": "real", "arrangement": column}
+    base: dict[str, Any] = {
+        "size": (8, 8, 8),
+        "precision": "float32",
+        "data_type": "real",
+        "arrangement": column,
+    }
     changes: list[dict[str, Any]] = [
         {"data_type": "complex"},
         {"sm": "sm_90a"},

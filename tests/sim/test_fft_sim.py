@@ -113,9 +113,7 @@ def check(fft, kernel, fft_type, precision, *, rows, layout="natural", seed=0):
 # -- between registers and whole FFTs ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("length", "stride", "groups"), [(8, 4, 2), (7, 3, 1), (5, 8, 3), (1, 1, 1), (64, 8, 2)]
-)
+@pytest.mark.parametrize(("length", "stride", "groups"), [(8, 4, 2), (7, 3, 1), (5, 8, 3), (1, 1, 1), (64, 8, 2)])
 def test_gather_and_scatter(length, stride, groups):
     per_thread = -(-length // stride)
     registers = {
@@ -233,9 +231,7 @@ LAYOUTS = list(itertools.product(("natural", "packed", "full"), ("normal", "fold
 @pytest.mark.parametrize("options", LAYOUTS, ids="-".join)
 def test_real_ffts(options, fft_type, precision, execution):
     layout, mode = options
-    fft = nd.FFT(
-        16, precision, fft_type, execution, real_fft_options={"complex_layout": layout, "real_mode": mode}
-    )
+    fft = nd.FFT(16, precision, fft_type, execution, real_fft_options={"complex_layout": layout, "real_mode": mode})
     check(fft, register_kernel(fft), fft_type, precision, rows=3, layout=layout)
 
 
@@ -282,9 +278,7 @@ def test_real_input_written_by_hand():
 @pytest.mark.parametrize("fft_type", ["c2c", "r2c", "c2r"])
 def test_execution_on_shared_memory(fft_type, precision):
     direction = "inverse" if fft_type == "c2r" else "forward"
-    fft = nd.FFT(
-        16, precision, fft_type, "Block", direction=direction, ffts_per_block=4, elements_per_thread=4
-    )
+    fft = nd.FFT(16, precision, fft_type, "Block", direction=direction, ffts_per_block=4, elements_per_thread=4)
     check(fft, shared_kernel(fft), fft_type, precision, rows=5)
 
 
@@ -337,9 +331,7 @@ def transform(fft, source, target, *, index=None, blocks=1):
 
 def test_columns_rows_beyond_the_array_and_zero_padding():
     fft = nd.FFT(16, "float32", "c2c", "Block", direction="forward", ffts_per_block=4, elements_per_thread=4)
-    x = (
-        np.random.default_rng(6).uniform(-1, 1, (11, 3)).astype(np.complex64)
-    )  # 3 FFTs of 11 points, as columns
+    x = np.random.default_rng(6).uniform(-1, 1, (11, 3)).astype(np.complex64)  # 3 FFTs of 11 points, as columns
     target = np.full((9, 20), GUARD, np.complex64)
 
     @cuda.jit
@@ -398,9 +390,7 @@ def test_indices_of_threads(thread_layout):
 
     @cuda.jit
     def kernel(out):
-        out.append(
-            (cuda.threadIdx.x, cuda.threadIdx.y, fft.fft_id(), fft.batch_id(), bool(fft.is_thread_active()))
-        )
+        out.append((cuda.threadIdx.x, cuda.threadIdx.y, fft.fft_id(), fft.batch_id(), bool(fft.is_thread_active())))
 
     out = []
     kernel[1, tuple(fft.block_dim)](out)

@@ -52,7 +52,7 @@ def test_static_block_dim_wants_the_very_shape():
         (2, 3, 4), "float32", "real", arrangement=("row_major",) * 3, block_dim=(8, 4), static_block_dim=True
     )
     run(plain, mm=mm, threads=(8, 4))
-    with pytest.raises(KernelExecutionError, match=r"blockDim \(8, 4, 1\), as static_block_dim.*\(32, 1, 1\)"):
+    with pytest.raises(KernelExecutionError, match=r"blockDim \(8, 4, 1\), as static.*\(32, 1, 1\)"):
         run(plain, mm=mm, threads=32)
 
 
@@ -95,9 +95,7 @@ def test_a_wrong_element_type(position):
     dtypes = ["float32"] * 3
     dtypes[position] = "float64"
     name = "abc"[position]
-    with pytest.raises(
-        KernelTypingError, match=f"wants elements of float32 for {name}, got an array of float64"
-    ):
+    with pytest.raises(KernelTypingError, match=f"wants elements of float32 for {name}, got an array of float64"):
         run(plain, dtypes=dtypes)
 
 
@@ -174,9 +172,7 @@ def test_a_promised_alignment_is_held():
         (2, 3, 4), "float32", "real", arrangement=("row_major",) * 3, block_size=THREADS, alignment=(16, 4, 4)
     )
     run(lambda mm, a, b, c: mm.execute(1.0, a[4:], b, 0.0, c), mm=mm, sizes=(12, 12, 6))
-    with pytest.raises(
-        KernelExecutionError, match=r"wants a at a multiple of 16 bytes.*starts 8 bytes behind"
-    ):
+    with pytest.raises(KernelExecutionError, match=r"wants a at a multiple of 16 bytes.*starts 8 bytes behind"):
         run(lambda mm, a, b, c: mm.execute(1.0, a[2:], b, 0.0, c), mm=mm, sizes=(12, 12, 6))
 
 
@@ -204,7 +200,8 @@ def skipping(threads):
 @pytest.mark.parametrize("threads", [(0,), (31,), (0, 1, 2)], ids=str)
 def test_a_thread_that_returns_without_the_call(threads):
     message = (
-        rf"called by {THREADS - len(threads)} of {THREADS} threads of block \(0, 0, 0\).*threadIdx \({threads[0]}, 0, 0\)"
+        rf"called by {THREADS - len(threads)} of {THREADS} threads of block \(0, 0, 0\).*"
+        rf"threadIdx \({threads[0]}, 0, 0\)"
     )
     with pytest.raises(KernelExecutionError, match=message):
         run(skipping(threads))
@@ -318,9 +315,7 @@ def test_a_copy_converts_nothing():
     def kernel(x):
         MM.load_a(x, nd.shared.array(10, "float32"))
 
-    with pytest.raises(
-        KernelTypingError, match="wants elements of float32 for view, got an array of float64"
-    ):
+    with pytest.raises(KernelTypingError, match="wants elements of float32 for view, got an array of float64"):
         kernel[1, THREADS](np.zeros((2, 4)))
 
 

@@ -52,9 +52,7 @@ def test_padded_leading_dimensions_and_unread_padding():
     rng = np.random.default_rng(2)
     m, n, k, ld = 5, 4, 3, (6, 7, 9)
     arrangement = ("row_major", "col_major", "row_major")
-    mm = nd.Matmul(
-        (m, n, k), "float32", "real", arrangement=arrangement, leading_dimension=ld, block_size=THREADS
-    )
+    mm = nd.Matmul((m, n, k), "float32", "real", arrangement=arrangement, leading_dimension=ld, block_size=THREADS)
     a, b, c = (random_matrix(rng, shape, "float32") for shape in ((m, k), (k, n), (m, n)))
     buffers = [packed(x, o, l, fill=NAN) for x, o, l in zip((a, b, c), arrangement, ld, strict=True)]
     gemm_kernel(mm)[1, THREADS](1.0, buffers[0], buffers[1], 1.0, buffers[2])
@@ -416,7 +414,12 @@ def test_ragged_matrices_of_many_blocks_with_a_k_loop():
 @pytest.mark.parametrize("order", ORDERS)
 def test_load_fills_with_zeros_and_leaves_the_padding(order):
     mm = nd.Matmul(
-        (3, 4, 5), "float32", "real", arrangement=(order,) * 3, leading_dimension=(6, 7, 8), block_size=THREADS
+        (3, 4, 5),
+        "float32",
+        "real",
+        arrangement=(order,) * 3,
+        leading_dimension=(6, 7, 8),
+        block_size=THREADS,
     )
     size = mm.a_size
 

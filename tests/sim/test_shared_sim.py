@@ -133,8 +133,7 @@ def test_functions_of_one_factory_have_arrays_of_their_own():
         return tile
 
     one, two = (
-        make(nd.Matmul((4, 4, 4), "float32", "real", arrangement=(order,) * 3))
-        for order in ("col_major", "row_major")
+        make(nd.Matmul((4, 4, 4), "float32", "real", arrangement=(order,) * 3)) for order in ("col_major", "row_major")
     )
 
     @cuda.jit
@@ -174,9 +173,7 @@ def test_dynamic_memory_is_that_of_the_launch():
         if cuda.threadIdx.x == 0:
             ours[1] = 7
         cuda.syncthreads()
-        out.append(
-            (ours.size, nd.shared.array((0,), "float64").size, numbas[1], np.shares_memory(ours, numbas))
-        )
+        out.append((ours.size, nd.shared.array((0,), "float64").size, numbas[1], np.shares_memory(ours, numbas)))
 
     assert collected(kernel, dynamic=28) == [(7, 3, 7, True)] * 2
 
