@@ -13,15 +13,17 @@ from nvmath_device.targets import ComputeCapability
 
 # What ptxas says -> what to do.
 _ADVICE = {
-    "too much global constant data": "Arrays from outside a kernel become constants, of 64 KiB at most: pass them as arguments.",
-    "too much shared data": "Shared arrays of constant size have 48 KiB at most: make one of shape 0, which is all of the "
-    "launch's dynamic shared memory, and slice it.",
+    "too much global constant data": (
+        "Arrays from outside a kernel become constants, of 64 KiB at most: pass them as arguments."
+    ),
+    "too much shared data": (
+        "Shared arrays of constant size have 48 KiB at most: make one of shape 0, which is all of the launch's "
+        "dynamic shared memory, and slice it."
+    ),
 }
 
 
-def link(
-    modules: Sequence[tuple[str, bytes]], *, sm: ComputeCapability, output: str = "cubin", extra: Sequence[str] = ()
-) -> bytes:
+def link(modules: Sequence[tuple[str, bytes]], *, sm: ComputeCapability, output: str = "cubin") -> bytes:
     """Link ``(kind, code)`` modules, kind ``"ltoir"`` or ``"ptx"``, for one target.
 
     ``output`` is ``"cubin"`` or ``"ptx"``. Unused variables are dropped: without that a GEMM kernel of 7 KB

@@ -81,6 +81,8 @@ class Alignment(NamedTuple):
     c: int
 
 
+_COLUMNS = Arrangement(COL_MAJOR, COL_MAJOR, COL_MAJOR)
+_AS_STORED = TransposeMode(NON_TRANSPOSED, NON_TRANSPOSED)
 MAX_ALIGNMENT = Alignment(MAX_ALIGNMENT_BYTES, MAX_ALIGNMENT_BYTES, MAX_ALIGNMENT_BYTES)
 
 
@@ -130,8 +132,8 @@ class GemmDescriptor:
     size: GemmSize
     precision: Precision
     data_type: str = "real"
-    arrangement: Arrangement = Arrangement(COL_MAJOR, COL_MAJOR, COL_MAJOR)
-    transpose_mode: TransposeMode = TransposeMode(NON_TRANSPOSED, NON_TRANSPOSED)
+    arrangement: Arrangement = _COLUMNS
+    transpose_mode: TransposeMode = _AS_STORED
     leading_dimension: LeadingDimension | Literal["suggested"] | None = None
     alignment: Alignment | None = None
 
@@ -176,7 +178,10 @@ class GemmDescriptor:
     def tight_leading_dimension(self) -> LeadingDimension:
         """The smallest one: no padding."""
         return LeadingDimension(
-            *(rows if order == COL_MAJOR else cols for (rows, cols), order in zip(self.dims, self.arrangement))
+            *(
+                rows if order == COL_MAJOR else cols
+                for (rows, cols), order in zip(self.dims, self.arrangement, strict=True)
+            )
         )
 
     @property
@@ -186,14 +191,14 @@ class GemmDescriptor:
             raise InvalidArgumentError("leading_dimension: 'suggested' has no layout before a target is chosen")
         a, b, c = (
             MatrixLayout(rows, cols, order, ld)
-            for (rows, cols), order, ld in zip(self.dims, self.arrangement, self.leading_dimension)
+            for (rows, cols), order, ld in zip(self.dims, self.arrangement, self.leading_dimension, strict=True)
         )
         return a, b, c
 
     @property
     def storage_bytes(self) -> tuple[int, int, int]:
         """Bytes of the buffers of A, B and C, leading dimensions included."""
-        a, b, c = (layout.size * value.itemsize for layout, value in zip(self.layouts, self.value_types))
+        a, b, c = (layout.size * value.itemsize for layout, value in zip(self.layouts, self.value_types, strict=True))
         return a, b, c
 
     def replace(self, **changes: Any) -> GemmDescriptor:
@@ -212,7 +217,7 @@ class GemmDescriptor:
         values = LeadingDimension(
             *positive_ints(given, 3, argument="leading_dimension", meaning="(lda, ldb, ldc) or 'suggested'")
         )
-        for name, value, least, order in zip("abc", values, tight, self.arrangement):
+        for name, value, least, order in zip("abc", values, tight, self.arrangement, strict=True):
             if value < least:
                 what = "rows" if order == COL_MAJOR else "columns"
                 raise InvalidArgumentError(
@@ -226,7 +231,7 @@ class GemmDescriptor:
         if self.alignment is None:
             return natural
         values = Alignment(*positive_ints(self.alignment, 3, argument="alignment", meaning="bytes for A, B, C"))
-        for name, value, least in zip("ABC", values, natural):
+        for name, value, least in zip("ABC", values, natural, strict=True):
             allowed = [x for x in (1, 2, 4, 8, 16) if x >= least]
             if value not in allowed:
                 raise InvalidArgumentError(

@@ -81,7 +81,9 @@ class ElementType:
 
 #                       name             kind   B  bits mathdx     value      numpy           numba       cuda    dlpack
 float8_e5m2 = ElementType("float8_e5m2", "float", 1, 3, "F8_E5M2", "8F_E5M2", "float8_e5m2", "uint8", (29, None), 12)
-float8_e4m3fn = ElementType("float8_e4m3fn", "float", 1, 4, "F8_E4M3", "8F_E4M3", "float8_e4m3fn", "uint8", (28, None), 10)  # fmt: skip
+float8_e4m3fn = ElementType(
+    "float8_e4m3fn", "float", 1, 4, "F8_E4M3", "8F_E4M3", "float8_e4m3fn", "uint8", (28, None), 10
+)
 bfloat16 = ElementType("bfloat16", "float", 2, 8, "BF16", "16BF", "bfloat16", "bfloat16", (14, 15), 4)
 float16 = ElementType("float16", "float", 2, 11, "F16", "16F", "float16", "float16", (2, 6), 2)
 tfloat32 = ElementType("tfloat32", "float", 4, 11, "TF32", "32TF", "float32", "float32", (0, 4), 2)

@@ -358,7 +358,7 @@ class Matmul:
             given = (*args, *self.descriptor.tight_leading_dimension)[:3]
             layouts = self.descriptor.replace(leading_dimension=given).layouts[:count]
         calc = SharedStorageCalc()
-        for layout, value, alignment in zip(layouts, self.descriptor.value_types, self.alignment):
+        for layout, value, alignment in zip(layouts, self.descriptor.value_types, self.alignment, strict=True):
             calc.add(max(alignment, 16), value.itemsize, layout)
         return calc.get()
 

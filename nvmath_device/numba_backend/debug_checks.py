@@ -34,7 +34,7 @@ def check_block(context: Any, builder: Any, name: str, wanted: Dim3, *, shape: b
     """The launch has ``wanted.size`` threads; with ``shape`` exactly these extents."""
     extents = [nvvmutils.call_sreg(builder, f"ntid.{axis}") for axis in "xyz"]
     if shape:
-        good = reduce(builder.and_, [_equals(builder, e, w) for e, w in zip(extents, wanted)])
+        good = reduce(builder.and_, [_equals(builder, e, w) for e, w in zip(extents, wanted, strict=True)])
         said = f"a block of {tuple(wanted)} threads"
     else:
         good = _equals(builder, reduce(builder.mul, extents), wanted.size)

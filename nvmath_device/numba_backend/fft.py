@@ -89,7 +89,7 @@ def _check_storage(typ: FftType, call: Call, name: str, given: Any) -> None:
 
 def _lower_execute(context: Any, builder: Any, typ: FftType, sig: Any, args: Any) -> None:
     api = "SMEM" if typ.is_block and len(args) == 1 else "LMEM"
-    pointers = [emit.data_pointer(context, builder, t, a) for t, a in zip(sig.args, args)]
+    pointers = [emit.data_pointer(context, builder, t, a) for t, a in zip(sig.args, args, strict=True)]
     if is_debug():
         _check_at_run_time(context, builder, typ, sig, args, pointers)
     block = typ.for_target().block_dim
@@ -140,7 +140,7 @@ def _copy(name: str, *, output: bool, shared: bool) -> Any:
         descriptor, target = typ.plan
         s = fft_copies.side(descriptor, traits_of(descriptor, target), output=output)
         copy = (fft_copies.shared_copy if shared else fft_copies.register_copy)(s, output=output)
-        of = dict(zip(form, zip(sig.args, args)))
+        of = {name: (t, a) for name, t, a in zip(form, sig.args, args, strict=False)}  # an index may follow
         index = args[2] if len(args) > 2 else _default_index(context, builder, s, of_block=shared)
         arg_types = (of[storage][0], of[array][0], types.int64)
         call_procedure(context, builder, copy, arg_types, (of[storage][1], of[array][1], index))

@@ -56,7 +56,7 @@ class MatmulType(ConstantType):
 def _resolve_execute(typ: MatmulType, call: Call) -> Any:
     arguments = call.bind(STATIC_FORM, RUNTIME_FORM)
     descriptor = typ.plan.descriptor
-    modes = zip("abc", descriptor.value_types, descriptor.arrangement)
+    modes = zip("abc", descriptor.value_types, descriptor.arrangement, strict=True)
     for name, value, order in modes:
         check_matrix(call, name, arguments[name], value, order)
     check_writable(call, "c", arguments["c"])
@@ -84,7 +84,7 @@ def _check_scalar(call: Call, name: str, given: Any, target: Any) -> None:
 def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: Any) -> None:
     runtime = len(sig.args) == len(RUNTIME_FORM)
     names = RUNTIME_FORM if runtime else STATIC_FORM
-    value_of, type_of = dict(zip(names, args)), dict(zip(names, sig.args))
+    value_of, type_of = dict(zip(names, args, strict=True)), dict(zip(names, sig.args, strict=True))
     plan = typ.plan
     c_type = plan.descriptor.value_types[2]
     pointer = {n: emit.data_pointer(context, builder, type_of[n], value_of[n]) for n in "abc"}
@@ -97,7 +97,7 @@ def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: 
         emit.call_generated(context, builder, plan.recipe("SMEM"), arguments)
         return
     ld = {}
-    for name, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types):
+    for name, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types, strict=True):
         if runtime:
             elements = value_of[f"ld{name}"]
         elif type_of[name].ndim == 1:
@@ -114,7 +114,7 @@ def _check_at_run_time(
 ) -> None:
     name = "Matmul.execute"
     debug_checks.check_block(context, builder, name, plan.block_dim, shape=plan.static_block_dim)
-    for n, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types):
+    for n, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types, strict=True):
         debug_checks.check_shared(context, builder, name, n, pointer[n])
         debug_checks.check_matrix(context, builder, name, n, type_of[n], value_of[n], layout, value, own_layout=runtime)
 

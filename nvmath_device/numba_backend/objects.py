@@ -153,7 +153,7 @@ class Call:
         for form in forms:
             names = form + optional
             if len(self._args) <= len(names) and all(k in names for k in self._kws):
-                bound = dict(zip(names, self._args))
+                bound = dict(zip(names, self._args, strict=False))
                 if not bound.keys() & self._kws.keys():
                     bound.update(self._kws)
                     if all(n in bound for n in form):

@@ -90,7 +90,8 @@ def generated(request):
         if "layout" in params:
             layout, mode, kind, execution, precision = params["layout"]
             options = {"complex_layout": layout, "real_mode": mode}
-            wanted += recipes(fft_of(64 if execution != "thread" else 16, precision, kind, execution, 2, real_fft_options=options), execution)  # fmt: skip
+            size = 16 if execution == "thread" else 64
+            wanted += recipes(fft_of(size, precision, kind, execution, 2, real_fft_options=options), execution)
     codegen.codes(wanted)
 
 

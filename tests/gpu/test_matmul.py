@@ -63,7 +63,7 @@ def matmul_of(row, nd):
     shapes = _shapes(row)
     lds = [
         (rows if order == "col_major" else cols) + row["padding"]
-        for (rows, cols), order in zip(shapes, row["arrangement"])
+        for (rows, cols), order in zip(shapes, row["arrangement"], strict=True)
     ]
     return nd.Matmul(
         size=(m, n, k),
@@ -104,8 +104,10 @@ def launch(nd, mm, alpha, a, b, beta, c):
     """Stage the three 1-D carriers through shared memory, multiply, and copy C back."""
     from numba import cuda
 
-    scale = [len(x) // size for x, size in zip((a, b, c), (mm.a_size, mm.b_size, mm.c_size))]  # 2 for components
-    sizes = [size * s for size, s in zip((mm.a_size, mm.b_size, mm.c_size), scale)]
+    scale = [
+        len(x) // size for x, size in zip((a, b, c), (mm.a_size, mm.b_size, mm.c_size), strict=True)
+    ]  # 2 for components
+    sizes = [size * s for size, s in zip((mm.a_size, mm.b_size, mm.c_size), scale, strict=True)]
     na, nb, nc = sizes
     threads = mm.block_size
     ta, tb, tc = (nd.element_type(x.dtype) if x.dtype.kind != "c" else x.dtype for x in (a, b, c))
@@ -151,7 +153,9 @@ def test_pairwise(row):
     mm = matmul_of(row, nd)
     ta, tb, tc = row["precision"]
     (sa, sb, sc), (oa, ob, oc) = _shapes(row), row["arrangement"]
-    a, b, c = (random_logical(rng, s, t, is_complex=is_complex) for s, t in zip((sa, sb, sc), (ta, tb, tc)))
+    a, b, c = (
+        random_logical(rng, s, t, is_complex=is_complex) for s, t in zip((sa, sb, sc), (ta, tb, tc), strict=True)
+    )
     lda, ldb, ldc = mm.leading_dimension
     alpha, beta = scalars(rng, row["precision"], row["data_type"])
     got = read_back(

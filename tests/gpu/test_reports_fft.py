@@ -234,7 +234,8 @@ def test_r031_two_descriptors_carve_one_dynamic_buffer():
         fft.load(x, data)
         fft.execute(data, octets[at_fft:end_fft])
         fft.store(data, y)
-        sa, sb, sc = doubles[at_gemm : at_gemm + 64], doubles[at_gemm + 64 : at_gemm + 128], doubles[at_gemm + 128 : at_gemm + 192]  # fmt: skip
+        sa, sb = doubles[at_gemm : at_gemm + 64], doubles[at_gemm + 64 : at_gemm + 128]
+        sc = doubles[at_gemm + 128 : at_gemm + 192]
         mm.load_a(a, sa)
         mm.load_b(a, sb)
         cuda.syncthreads()
