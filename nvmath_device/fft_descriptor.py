@@ -172,8 +172,11 @@ class FftDescriptor:
 
     def _check_nothing_missing(self) -> None:
         absent = [name for name in ("size", "precision", "fft_type", "execution") if getattr(self, name) is None]
-        if self.direction is None and self.fft_type in (None, C2C):
-            absent.append("direction" if self.fft_type else "direction (if fft_type is 'c2c')")
+        if self.direction is None:
+            if self.fft_type is None:
+                absent.append("direction (if fft_type is 'c2c')")
+            elif isinstance(self.fft_type, str) and self.fft_type == C2C:
+                absent.append("direction")
         if absent:
             raise missing(absent, owner="FftDescriptor")
 

@@ -299,14 +299,13 @@ def test_shared_array_refuses_what_is_not_constant():
         nd.shared.array((0, 4), np.int8)
 
     texts = {
-        runtime: "shared.array wants constant integers for shape (literals, globals or descriptor attributes), "
-        "got int64",
+        runtime: "shared.array wants constant integers for shape "
+        "(literals, globals or descriptor attributes), got int64",
         negative: "shared.array wants positive extents for shape",
         no_dtype: "shared.array wants an element type for dtype, got",
         alignment: "shared.array wants a constant power of two for alignment (bytes), got",
         no_argument: "shared.array takes (shape, dtype, [alignment]), got 1 arguments",
-        partly_dynamic: "shared.array wants positive extents for shape (or a single 0: all dynamic memory), "
-        "got (0, 4)",
+        partly_dynamic: "shared.array wants positive extents for shape (or a single 0: all dynamic memory), got (0, 4)",
     }
     for kernel, text in texts.items():
         assert error_of(kernel, int8[::1]).startswith(text)
