@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nvmath_device.descriptors import Dim3, LeadingDimension
+from nvmath_device.frozen import frozen
 from nvmath_device.lto import store as _store
 from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import Recipe
@@ -23,7 +23,7 @@ CODE_KIND, SUGGESTION_KIND, FFT_TRAITS_KIND = "ltoir", "gemm-suggestions", "fft-
 BYTES_PER_WORKER = 2_400_000_000  # measured: 1.6 to 2.3 GiB after a GEMM
 
 
-@dataclass(frozen=True)
+@frozen()
 class Code:
     """One or more device functions as LTO-IR.
 
@@ -38,7 +38,7 @@ class Code:
         return f"Code(symbol={self.symbol!r}, ltoir=<{len(self.ltoir)} bytes>)"
 
 
-@dataclass(frozen=True)
+@frozen()
 class GemmSuggestions:
     """What libmathdx advises for a GEMM on a target."""
 
@@ -59,13 +59,18 @@ def codes(recipes: Sequence[Recipe]) -> list[Code]:
         MissingDependencyError: libmathdx or NVRTC is not installed.
     """
     jobs = [("code", recipe) for recipe in recipes]
-    return [Code(entry.meta["symbol"], entry.blob, entry.meta["symbols"]) for entry in _entries(CODE_KIND, jobs)]
+    return [_code(entry.meta, entry.blob) for entry in _entries(CODE_KIND, jobs)]
+
+
+def _code(meta: Any, blob: bytes) -> Code:
+    return Code(meta["symbol"], blob, meta["symbols"])
 
 
 def gemm_suggestions(recipe: Recipe) -> GemmSuggestions:
     """Suggested block size and leading dimensions; the first answer takes libmathdx 8 to 9 s, then it is stored."""
     (entry,) = _entries(SUGGESTION_KIND, [("gemm_suggestions", recipe)])
-    return GemmSuggestions(Dim3(*entry.meta["block_dim"]), LeadingDimension(*entry.meta["leading_dimension"]))
+    meta: Any = entry.meta
+    return GemmSuggestions(Dim3(*meta["block_dim"]), LeadingDimension(*meta["leading_dimension"]))
 
 
 def fft_traits(recipe: Recipe) -> dict[str, Any]:

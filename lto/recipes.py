@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nvmath_device.descriptors import (
@@ -24,6 +23,7 @@ from nvmath_device.descriptors import (
     LeadingDimension,
 )
 from nvmath_device.errors import UnsupportedError
+from nvmath_device.frozen import frozen
 from nvmath_device.lto.store_format import sha256
 from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability
 
@@ -34,7 +34,7 @@ GEMM_APIS = ("SMEM", "SMEM_DYNAMIC_LD")
 _ARCH_MODIFIERS = {"a": "ARCH_SPECIFIC", "f": "FAMILY_SPECIFIC"}
 
 
-@dataclass(frozen=True)
+@frozen()
 class Recipe:
     """Operators of one libmathdx descriptor. ``operators`` maps names to an integer, a name or a list of them."""
 

@@ -8,12 +8,12 @@ checks everything that can be known without a library.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from nvmath_device.checks import choice, choices, positive_int, positive_ints
 from nvmath_device.dtypes import ElementType, ValueType, element_type
 from nvmath_device.errors import InvalidArgumentError
+from nvmath_device.frozen import frozen, replace
 
 SUGGESTED: Literal["suggested"] = "suggested"
 COL_MAJOR, ROW_MAJOR = "col_major", "row_major"
@@ -86,7 +86,7 @@ _AS_STORED = TransposeMode(NON_TRANSPOSED, NON_TRANSPOSED)
 MAX_ALIGNMENT = Alignment(MAX_ALIGNMENT_BYTES, MAX_ALIGNMENT_BYTES, MAX_ALIGNMENT_BYTES)
 
 
-@dataclass(frozen=True)
+@frozen()
 class MatrixLayout:
     """A stored matrix: rows x cols elements, ``order`` and the leading dimension ``ld`` in elements."""
 
@@ -116,7 +116,7 @@ class MatrixLayout:
         return self.ld == (self.rows if self.order == COL_MAJOR else self.cols)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class GemmDescriptor:
     """C = alpha op(A) op(B) + beta C, with sizes, element types and storage; device and host level share it.
 

@@ -11,17 +11,17 @@ library_types.h (CUDA 13), ``DLDataTypeCode`` of dlpack.h (1.1).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
+from nvmath_device.frozen import frozen
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-@dataclass(frozen=True)
+@frozen()
 class ElementType:
     """A real element type. ``str(t)`` is its name; equal names are equal types.
 
@@ -144,7 +144,7 @@ def _foreign_name(value: Any) -> str:
     return str(value).rpartition(".")[2]  # torch.float32
 
 
-@dataclass(frozen=True)
+@frozen()
 class ValueType:
     """What one element of a buffer is: ``components`` numbers of type ``element``, stored together.
 

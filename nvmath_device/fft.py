@@ -311,15 +311,15 @@ class FFT:
 
     def fft_id(self) -> int:
         """Kernel side: index of the calling thread within its FFT (cuFFTDx's own answer)."""
-        return call_in_kernel("FFT.fft_id", "fft_fft_id", self)  # type: ignore[no-any-return]
+        return call_in_kernel("FFT.fft_id", "fft_fft_id", self)
 
     def batch_id(self) -> int:
         """Kernel side: index, within the block, of the calling thread's FFT (of its pair for float16)."""
-        return call_in_kernel("FFT.batch_id", "fft_batch_id", self)  # type: ignore[no-any-return]
+        return call_in_kernel("FFT.batch_id", "fft_batch_id", self)
 
     def is_thread_active(self) -> bool:
         """Kernel side: whether the calling thread takes part in input and output."""
-        return call_in_kernel("FFT.is_thread_active", "fft_is_thread_active", self)  # type: ignore[no-any-return]
+        return call_in_kernel("FFT.is_thread_active", "fft_is_thread_active", self)
 
     @property
     def _numba_type_(self) -> Any:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -26,6 +25,7 @@ from nvmath_device.descriptors import (
     block_dim as read_block_dim,
 )
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
+from nvmath_device.frozen import frozen
 from nvmath_device.kernel_calls import call_in_kernel
 from nvmath_device.shared_storage import SharedStorageCalc
 from nvmath_device.targets import SIMULATED_CC, ComputeCapability, compute_capability
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nvmath_device.lto.recipes import Recipe
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class BlockExecution:
     """How a block runs a GEMM: the part of :class:`Matmul` that the host level has no use for.
 
@@ -189,7 +189,7 @@ class Matmul:
         else:
             parts.append(f"arrangement={tuple(d.arrangement)}")
         if d.leading_dimension != d.tight_leading_dimension:
-            shown = d.leading_dimension if d.leading_dimension == SUGGESTED else tuple(d.leading_dimension)
+            shown = tuple(d.leading_dimension) if isinstance(d.leading_dimension, LeadingDimension) else SUGGESTED
             parts.append(f"leading_dimension={shown!r}")
         if d.alignment != tuple(v.alignment for v in d.value_types):
             parts.append(f"alignment={tuple(d.alignment or ())}")
@@ -358,7 +358,7 @@ class Matmul:
             given = (*args, *self.descriptor.tight_leading_dimension)[:3]
             layouts = self.descriptor.replace(leading_dimension=given).layouts[:count]
         calc = SharedStorageCalc()
-        for layout, value, alignment in zip(layouts, self.descriptor.value_types, self.alignment, strict=True):
+        for layout, value, alignment in zip(layouts, self.descriptor.value_types, self.alignment, strict=False):
             calc.add(max(alignment, 16), value.itemsize, layout)
         return calc.get()
 

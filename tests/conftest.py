@@ -154,8 +154,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             file.write(f"{outcome}\n" * len(terminalreporter.stats.get(outcome, [])))
     terminalreporter.section("made in this run")
     terminalreporter.line(
-        f"{made['ltoir']} LTO-IRs generated, {made['cubin']} cubins linked, "
-        f"{made['simulated']} simulated kernels"
+        f"{made['ltoir']} LTO-IRs generated, {made['cubin']} cubins linked, {made['simulated']} simulated kernels"
     )
     if skips := config.stash[forbidden_skips]:
         terminalreporter.section(f"failed: skipped for another reason than '{NEEDS_GPU}'", red=True)

@@ -57,9 +57,7 @@ def asked(monkeypatch):
     def code(recipe):
         recipes.append(recipe)
         operators = dict(recipe.operators)
-        return Code(
-            recipe.symbol, b"", {f: f"{recipe.symbol}_{f}" for f in operators.get("DEVICE_FUNCTION", ())}
-        )
+        return Code(recipe.symbol, b"", {f: f"{recipe.symbol}_{f}" for f in operators.get("DEVICE_FUNCTION", ())})
 
     def fft_traits(recipe):
         block = dict(recipe.operators)["EXECUTION"] == "BLOCK"
@@ -87,9 +85,7 @@ def asked(monkeypatch):
 
 
 def ptx_of(kernel, *arguments, **options):
-    codes, _ = cuda.compile_all(
-        kernel, void(*arguments), device=False, abi="numba", cc=(9, 0), output="ptx", **options
-    )
+    codes, _ = cuda.compile_all(kernel, void(*arguments), device=False, abi="numba", cc=(9, 0), output="ptx", **options)
     return codes[0]
 
 
@@ -103,9 +99,7 @@ def error_of(kernel, *arguments):
 def declared(ptx):
     """External functions: name -> (has a result, number of parameters)."""
     form = r"\.extern \.func\s+(\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)"
-    return {
-        name: (bool(result), params.count(".param .b64")) for result, name, params in re.findall(form, ptx)
-    }
+    return {name: (bool(result), params.count(".param .b64")) for result, name, params in re.findall(form, ptx)}
 
 
 def shared_arrays(ptx):
@@ -142,9 +136,7 @@ def bytes_of(form, *values):
     return struct.pack("<" + form, *values).hex()
 
 
-def matmul(
-    size=(8, 4, 16), precision="float32", data_type="real", arrangement=(ROW, COL, COL), block_size=64, **more
-):
+def matmul(size=(8, 4, 16), precision="float32", data_type="real", arrangement=(ROW, COL, COL), block_size=64, **more):
     return nd.Matmul(size, precision, data_type, arrangement=arrangement, block_size=block_size, **more)
 
 

@@ -31,9 +31,7 @@ TENSOR_CORES = ("HMMA", "HGMMA", "DMMA", "IMMA", "QGMMA")
 
 
 def matmul(n, precision, **options):
-    return nd.Matmul(
-        (n, n, n), precision, "real", arrangement=(ROW, COL, COL), **{"block_size": 128, **options}
-    )
+    return nd.Matmul((n, n, n), precision, "real", arrangement=(ROW, COL, COL), **{"block_size": 128, **options})
 
 
 def block_fft(direction, **options):

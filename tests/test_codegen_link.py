@@ -98,8 +98,7 @@ def test_suggested_block_and_leading_dimension_are_libmathdx_answers(generated):
     assert 32 <= plan.block_dim.size <= 1024
     assert all(32 <= ld < 64 for ld in plan.descriptor.leading_dimension)
     assert (
-        matmul(32, "float32", block_size="suggested", leading_dimension="suggested", sm=90).block_dim
-        == plan.block_dim
+        matmul(32, "float32", block_size="suggested", leading_dimension="suggested", sm=90).block_dim == plan.block_dim
     )
     assert f"LEADING_DIMENSION={tuple(plan.descriptor.leading_dimension)}".partition("=")[0] in dict(
         plan.recipe("SMEM").operators
@@ -108,12 +107,8 @@ def test_suggested_block_and_leading_dimension_are_libmathdx_answers(generated):
 
 # -- linking -------------------------------------------------------------------------------------------------
 
-USER_SOURCE = (
-    'extern "C" __device__ int user_scale(float* result, float x) { *result = x * 3.25f; return 0; }'
-)
-OTHER_SOURCE = (
-    'extern "C" __device__ int user_shift(float* result, float x) { *result = x + 7.5f; return 0; }'
-)
+USER_SOURCE = 'extern "C" __device__ int user_scale(float* result, float x) { *result = x * 3.25f; return 0; }'
+OTHER_SOURCE = 'extern "C" __device__ int user_shift(float* result, float x) { *result = x + 7.5f; return 0; }'
 
 
 def nvrtc_ltoir(source, arch="sm_90"):
@@ -210,9 +205,7 @@ def test_r039_a_large_captured_array_is_refused_with_advice():
     def kernel(x):
         x[0] = weights[x.shape[0]]
 
-    with pytest.raises(
-        LinkError, match=r"too much global constant data[\s\S]*64 KiB at most: pass them as arguments"
-    ):
+    with pytest.raises(LinkError, match=r"too much global constant data[\s\S]*64 KiB at most: pass them as arguments"):
         nd.compile(kernel, void(float32[::1]), sm=90)
 
 

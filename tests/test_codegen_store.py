@@ -338,7 +338,5 @@ def test_r049_nothing_is_left_behind(generated, tmp_path):
     current = tmp_path / "current"
     folder.mkdir()
     current.mkdir()
-    assert int(
-        run(LINK_ONLY, CWD=str(current), TMPDIR=str(folder), NVMATH_DEVICE_CACHE_DIR=str(store_folder()))
-    )
+    assert int(run(LINK_ONLY, CWD=str(current), TMPDIR=str(folder), NVMATH_DEVICE_CACHE_DIR=str(store_folder())))
     assert [*folder.rglob("*"), *current.rglob("*")] == []

@@ -276,8 +276,7 @@ def test_error_names_argument_and_what_is_wanted(case: str):
 
 def test_complex_view_is_complex():
     assert error_of(load(matmul(data_type="complex")), float32[:, :], float32[::1]) == (
-        "Matmul.load_a wants elements of complex64 for view (a copy converts nothing), "
-        "got an array of float32"
+        "Matmul.load_a wants elements of complex64 for view (a copy converts nothing), got an array of float32"
     )
 
 

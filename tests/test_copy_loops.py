@@ -202,9 +202,7 @@ def cases(draw: Any) -> Case:
     itemsize, word = draw(st.sampled_from(ELEMENTS))
     extent = st.one_of(st.integers(1, 9), st.sampled_from([8, 16, 32]))
     rows, cols = draw(extent), draw(extent)
-    view_shape = tuple(
-        draw(st.one_of(st.just(n), st.just(n // 2), st.integers(0, n + 3))) for n in (rows, cols)
-    )
+    view_shape = tuple(draw(st.one_of(st.just(n), st.just(n // 2), st.integers(0, n + 3))) for n in (rows, cols))
     return Case(
         rows=rows,
         cols=cols,

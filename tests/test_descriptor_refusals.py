@@ -232,9 +232,7 @@ for ask in (lambda: fft.traits, lambda: fft.block_dim, lambda: mm.block_dim):
 def test_r025_without_libmathdx_descriptors_work_and_traits_name_what_is_missing(tmp_path):
     root = str(Path(nd.__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONPATH": root, "NVMATH_DEVICE_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_LIBMATHDX], capture_output=True, text=True, env=environment
-    )
+    done = subprocess.run([sys.executable, "-c", WITHOUT_LIBMATHDX], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     first, *errors = done.stdout.splitlines()
     assert first == "48 16 416"  # A 8 x 6, B 6 x 4, C 8 x 4: 192 + 96 + 128 bytes
@@ -350,9 +348,7 @@ RULE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "c", "real", "is_complex"), RULE, ids=lambda x: x if isinstance(x, str) else ""
-)
+@pytest.mark.parametrize(("a", "b", "c", "real", "is_complex"), RULE, ids=lambda x: x if isinstance(x, str) else "")
 def test_r002_the_rule_of_element_types(a, b, c, real, is_complex):
     types = [nd.element_type(t) for t in (a, b, c)]
     for data_type, expected in (("real", real), ("complex", is_complex)):
@@ -369,23 +365,17 @@ def test_r002_the_rule_of_element_types(a, b, c, real, is_complex):
 
 @pytest.mark.parametrize("precision", ["bfloat16", "tfloat32", "float8_e4m3fn", "int8", np.int16])
 def test_r002_one_type_for_all_is_refused_where_c_cannot_have_it(precision):
-    with pytest.raises(
-        InvalidArgumentError, match=r"C \(the accumulator\) must be one of float16, float32, float64"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"C \(the accumulator\) must be one of float16, float32, float64"):
         matmul(precision=precision, sm=90)
 
 
 def test_r009_conjugation_needs_column_major_and_says_so():
     """Refused when the target is known at the latest, in words, not by libmathdx."""
-    d = gemm(
-        data_type="complex", arrangement=(COL, COL, ROW), transpose_mode=("conj_transposed", "non_transposed")
-    )
+    d = gemm(data_type="complex", arrangement=(COL, COL, ROW), transpose_mode=("conj_transposed", "non_transposed"))
     from nvmath_device.lto.recipes import gemm_recipe
 
     with pytest.raises(UnsupportedError, match=r"'conj_transposed' needs column-major A, B and C.*row_major"):
-        gemm_recipe(
-            d, block_dim=nd.Dim3(64), static_block_dim=False, sm=nd.ComputeCapability(9, 0), api="SMEM"
-        )
+        gemm_recipe(d, block_dim=nd.Dim3(64), static_block_dim=False, sm=nd.ComputeCapability(9, 0), api="SMEM")
 
 
 # -- nothing but the family ----------------------------------------------------------------------------------

@@ -177,9 +177,7 @@ def test_r029_bytes_of_shared_memory_are_told_before_anything_is_compiled():
     assert mm.get_shared_storage_size_ab(*mm.layouts[:2]) == 384
     with pytest.raises(InvalidArgumentError, match="leading_dimension: lda=7 is less than the 8 rows"):
         mm.get_shared_storage_size(7, 16, 8)
-    with pytest.raises(
-        InvalidArgumentError, match="give no argument, 3 leading dimensions or 3 layouts; got 1"
-    ):
+    with pytest.raises(InvalidArgumentError, match="give no argument, 3 leading dimensions or 3 layouts; got 1"):
         mm.get_shared_storage_size(8)
 
 
@@ -241,8 +239,7 @@ def test_layouts_are_where_the_elements_are(description):
     for layout, (rows, cols), order, ld, itemsize, size_in_bytes in parts:
         # One element after the other, each column (row) of the matrix starting ld behind the one before.
         offset = {
-            (r, c): (c * ld + r if order == COL else r * ld + c)
-            for r, c in itertools.product(range(rows), range(cols))
+            (r, c): (c * ld + r if order == COL else r * ld + c) for r, c in itertools.product(range(rows), range(cols))
         }
         assert len(set(offset.values())) == rows * cols
         assert layout.cosize == max(offset.values()) + 1

@@ -25,9 +25,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # Top-level folders of the repository -> what they are called once installed.
 LAYERS = {"nvmath_device": "nvmath_device", "lto": "nvmath_device/lto", "host": "nvmath_device/host"}
-NOT_SHIPPED = shutil.ignore_patterns(
-    ".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "examples", "docs"
-)
+NOT_SHIPPED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "examples", "docs")
 
 WHERE = (
     "import nvmath_device.lto.store as lto, nvmath_device.host as host, nvmath_device.errors as own; "
@@ -38,9 +36,7 @@ WHERE = (
 def call(*command: str | Path, cwd: Path, **environment: str) -> str:
     """Standard output of a command that succeeds, run without what this test run put on Python's path."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        command, cwd=cwd, env=inherited | environment, capture_output=True, text=True, timeout=600
-    )
+    done = subprocess.run(command, cwd=cwd, env=inherited | environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -101,9 +97,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
 def test_the_wheel_carries_licence_and_requirements(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (archive.read(name) for name in archive.namelist() if name.endswith("/METADATA"))
-        licences = {
-            name.rpartition("/")[2]: archive.read(name) for name in archive.namelist() if "/licenses/" in name
-        }
+        licences = {name.rpartition("/")[2]: archive.read(name) for name in archive.namelist() if "/licenses/" in name}
     fields = message_from_bytes(metadata)
     assert fields["License-Expression"] == "Apache-2.0"
     assert fields["Requires-Python"] == ">=3.11"

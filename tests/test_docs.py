@@ -30,9 +30,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = {page: page.read_text() for page in PAGES}
 ALL_TEXT = "\n".join(TEXT.values())
 
-FENCE = re.compile(
-    r"^(?:<!-- (?P<mark>.+?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
-)
+FENCE = re.compile(r"^(?:<!-- (?P<mark>.+?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKS = {"python": {None, "codegen"}, "text": {None, "output"}, "sh": {None}, "console": {None}}
 
 
@@ -67,9 +65,7 @@ def with_output() -> Iterator[tuple[Snippet, str | None]]:
 
 def run(snippet: Snippet, folder: Path) -> str:
     environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]).rstrip(
-        os.pathsep
-    )
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment.pop("NUMBA_ENABLE_CUDASIM", None)
     if snippet.mark != "codegen":  # which may use the store of this run; the others get an empty one
         environment |= {"NUMBA_ENABLE_CUDASIM": "1", "NVMATH_DEVICE_CACHE_DIR": str(folder / "store")}
@@ -209,9 +205,7 @@ def test_every_exception_is_documented():
 
 
 def sources() -> list[Path]:
-    return [
-        path for layer in ("nvmath_device", "lto", "host") for path in sorted((ROOT / layer).rglob("*.py"))
-    ]
+    return [path for layer in ("nvmath_device", "lto", "host") for path in sorted((ROOT / layer).rglob("*.py"))]
 
 
 def test_environment_variables_are_those_the_package_reads():

@@ -39,9 +39,7 @@ def make(**changes: Any) -> FftDescriptor:
     return FftDescriptor(**{**base, **changes})
 
 
-def real(
-    size: int, fft_type: str, layout: str = "natural", mode: str = "normal", **changes: Any
-) -> FftDescriptor:
+def real(size: int, fft_type: str, layout: str = "natural", mode: str = "normal", **changes: Any) -> FftDescriptor:
     options = RealFftOptions(layout, mode)
     return make(size=size, fft_type=fft_type, direction=None, real_fft_options=options, **changes)
 
@@ -216,9 +214,7 @@ def test_wrong_types_are_type_errors(changes: dict[str, Any]) -> None:
 
 
 def test_r017_fewer_than_two_elements_per_thread_are_refused_with_the_legal_range() -> None:
-    with pytest.raises(
-        InvalidArgumentError, match=r"elements_per_thread: 1 .* size 64; give 2 to 64, or 'suggested'"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"elements_per_thread: 1 .* size 64; give 2 to 64, or 'suggested'"):
         make(size=64, elements_per_thread=1)
     with pytest.raises(InvalidArgumentError, match=r"elements_per_thread: 33 .* 2 to 32"):
         make(size=32, elements_per_thread=33)
@@ -261,9 +257,7 @@ FOLDED_AND_PACKED_SIZES = [
 
 
 @pytest.mark.parametrize("fft_type", ["r2c", "c2r"])
-@pytest.mark.parametrize(
-    ("layout", "mode", "execution", "precision", "fine", "refused"), FOLDED_AND_PACKED_SIZES
-)
+@pytest.mark.parametrize(("layout", "mode", "execution", "precision", "fine", "refused"), FOLDED_AND_PACKED_SIZES)
 def test_sizes_of_real_ffts(
     fft_type: str, layout: str, mode: str, execution: str, precision: Any, fine: list[int], refused: list[int]
 ) -> None:

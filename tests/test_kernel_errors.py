@@ -127,9 +127,7 @@ def test_two_dimensional_arrays_of_unknown_order_are_accepted(asked):
 
 def test_components_and_vector_types_are_accepted_for_complex_values(asked):
     mm = matmul(data_type="complex")
-    record = types.Record(
-        [("x", {"type": float32, "offset": 0}), ("y", {"type": float32, "offset": 4})], 8, False
-    )
+    record = types.Record([("x", {"type": float32, "offset": 0}), ("y", {"type": float32, "offset": 4})], 8, False)
     for element in (complex64, float32, record, vector_types["float32x2"]):
         ptx_of(execute(mm), *(types.Array(element, 1, "C"),) * 3)
     assert len(asked) == 1
@@ -201,9 +199,7 @@ def test_an_extra_argument():
     def kernel(a, b, c):
         MM.execute(1.0, a, b, 0.0, c, 3)
 
-    assert error_of(kernel, *F32).startswith(
-        f"Matmul.execute takes {BOTH_FORMS}, got 6 arguments: (float64, "
-    )
+    assert error_of(kernel, *F32).startswith(f"Matmul.execute takes {BOTH_FORMS}, got 6 arguments: (float64, ")
 
 
 def test_a_wrong_name():

@@ -229,9 +229,7 @@ OPERANDS = {"float16": float16, "float32": float32, "float64": float64, "int8": 
 def test_r033_scalars_are_converted_to_the_type_of_c(case):
     precision, data_type, c, alpha, expected = CONSTANTS[case]
     a = OPERANDS[precision if isinstance(precision, str) else precision[0]]
-    ptx = ptx_of(
-        execute(matmul(precision=precision, data_type=data_type), alpha=alpha, beta=0), a[::1], a[::1], c[::1]
-    )
+    ptx = ptx_of(execute(matmul(precision=precision, data_type=data_type), alpha=alpha, beta=0), a[::1], a[::1], c[::1])
     assert stored(ptx)[0] == expected
 
 
@@ -272,9 +270,7 @@ RUNTIME = [
 
 
 @pytest.mark.parametrize(("precision", "data_type", "element", "scalar", "conversion"), RUNTIME, ids=str)
-def test_r033_runtime_scalars_are_converted_not_reinterpreted(
-    precision, data_type, element, scalar, conversion
-):
+def test_r033_runtime_scalars_are_converted_not_reinterpreted(precision, data_type, element, scalar, conversion):
     mm = matmul(precision=precision, data_type=data_type)
 
     def kernel(alpha, a, b, beta, c):

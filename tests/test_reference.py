@@ -156,11 +156,7 @@ def test_overflow_elsewhere_is_infinity_unless_saturated_or_cut() -> None:
     assert round_to(x, float16, saturate=True).tolist() == [65504, 65504, -65504]
     assert round_to(x, float16, mode="truncate").tolist() == [65504, 65504, -65504]
     assert round_to(1e39, float32) == np.inf
-    assert (
-        round_to(1e39, float32, saturate=True)
-        == round_to(1e39, float32, mode="truncate")
-        == np.finfo("f").max
-    )
+    assert round_to(1e39, float32, saturate=True) == round_to(1e39, float32, mode="truncate") == np.finfo("f").max
     assert np.isnan(round_to([np.nan], tfloat32, mode="truncate")).all()
 
 
@@ -277,9 +273,7 @@ def test_real_products_lie_within_the_bound_of_the_accumulator(
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 @pytest.mark.parametrize(("conj_a", "conj_b"), [(False, False), (True, False), (False, True), (True, True)])
-def test_complex_products_of_small_integers_are_exact(
-    m: int, n: int, k: int, conj_a: bool, conj_b: bool
-) -> None:
+def test_complex_products_of_small_integers_are_exact(m: int, n: int, k: int, conj_a: bool, conj_b: bool) -> None:
     precision = Precision(float32, float32, float32)
     shape_a, shape_b = (m, k), (k, n)
     a = (rng().integers(-9, 9, shape_a) + 1j * rng().integers(-9, 9, shape_a)).astype(np.complex64)
@@ -320,9 +314,7 @@ def wrap(value: int, bits: int, signed: bool) -> int:
     ],
 )
 @pytest.mark.parametrize("data_type", ["real", "complex"])
-def test_integers_are_exact_and_wrap_around(
-    precision: Precision, bits: int, signed: bool, data_type: Any
-) -> None:
+def test_integers_are_exact_and_wrap_around(precision: Precision, bits: int, signed: bool, data_type: Any) -> None:
     m, n, k = 5, 3, 7
     generator = rng()
 
@@ -340,16 +332,9 @@ def test_integers_are_exact_and_wrap_around(
     got = gemm(a, b, c, precision=precision, alpha=alpha, beta=beta, data_type=data_type)
     assert got.dtype == ValueType(precision.c, 2 if data_type == "complex" else 1).dtype
     exact, added = exact_product(entries(a, int), entries(b, int)), entries(c, int)
-    pairs = [
-        [zip(p, q, strict=True) for p, q in zip(*rows, strict=True)]
-        for rows in zip(exact, added, strict=True)
-    ]
-    want = [
-        [tuple(wrap(alpha * p + beta * q, bits, signed) for p, q in cell) for cell in row] for row in pairs
-    ]
-    assert entries(got, int) == [
-        [(re, im if data_type == "complex" else 0) for re, im in row] for row in want
-    ]
+    pairs = [[zip(p, q, strict=True) for p, q in zip(*rows, strict=True)] for rows in zip(exact, added, strict=True)]
+    want = [[tuple(wrap(alpha * p + beta * q, bits, signed) for p, q in cell) for cell in row] for row in pairs]
+    assert entries(got, int) == [[(re, im if data_type == "complex" else 0) for re, im in row] for row in want]
 
 
 def test_float16_results_are_rounded_once_after_sums_in_float32() -> None:
@@ -358,9 +343,7 @@ def test_float16_results_are_rounded_once_after_sums_in_float32() -> None:
     ones = np.ones((3, 1), np.float16)
     assert gemm(a, ones, precision=precision).tolist() == [[2050]]  # in float16, 2048 + 1 stays 2048
     assert gemm(a[:, :2], ones[:2], precision=precision).tolist() == [[2048]]  # 2049 is a tie
-    assert gemm(a[:, :2], ones[:2], precision=precision, beta=1, c=np.ones((1, 1), np.float16)).tolist() == [
-        [2050]
-    ]
+    assert gemm(a[:, :2], ones[:2], precision=precision, beta=1, c=np.ones((1, 1), np.float16)).tolist() == [[2050]]
     assert gemm(a * 16, 2 * ones, precision=precision).tolist() == [[math.inf]]
 
 

@@ -30,8 +30,7 @@ def dft(x: Any, sign: int) -> list[complex]:
     """The definition, term by term, with the angle reduced to one turn beforehand."""
     n = len(x)
     return [
-        sum(complex(v) * cmath.rect(1, sign * math.tau * (j * k % n) / n) for j, v in enumerate(x))
-        for k in range(n)
+        sum(complex(v) * cmath.rect(1, sign * math.tau * (j * k % n) / n) for j, v in enumerate(x)) for k in range(n)
     ]
 
 
@@ -44,9 +43,7 @@ def close(got: Any, want: Any, element: ElementType, scale: float) -> bool:
     )
 
 
-def plan(
-    size: int, fft_type: str, element: ElementType, direction: str | None = None, **options: str
-) -> FftDescriptor:
+def plan(size: int, fft_type: str, element: ElementType, direction: str | None = None, **options: str) -> FftDescriptor:
     return FftDescriptor(
         size=size,
         precision=element,
@@ -63,9 +60,7 @@ FFT_SIZES = [2, 3, 4, 5, 7, 8, 9, 12, 16, 31, 32]
 @pytest.mark.parametrize("size", FFT_SIZES)
 @pytest.mark.parametrize("element", [float16, float32, float64])
 @pytest.mark.parametrize(("direction", "sign"), [("forward", -1), ("inverse", 1)])
-def test_c2c_is_the_definition_without_scaling(
-    size: int, element: ElementType, direction: str, sign: int
-) -> None:
+def test_c2c_is_the_definition_without_scaling(size: int, element: ElementType, direction: str, sign: int) -> None:
     x = rng().integers(-8, 8, (3, size)) + 1j * rng().integers(-9, 8, (3, size))
     got = fft_values(x, plan(size, "c2c", element, direction))
     assert got.dtype == (np.complex128 if element is float64 else np.complex64)
@@ -88,9 +83,7 @@ REAL_FFTS = [
 
 @pytest.mark.parametrize("element", [float16, float32, float64])
 @pytest.mark.parametrize(("size", "mode", "layout", "arrange"), REAL_FFTS)
-def test_r2c_and_c2r_in_every_layout(
-    size: int, mode: str, layout: str, arrange: Any, element: ElementType
-) -> None:
+def test_r2c_and_c2r_in_every_layout(size: int, mode: str, layout: str, arrange: Any, element: ElementType) -> None:
     x = rng().integers(-8, 8, size)
     spectrum = dft(x, -1)
     stored = [complex(x[2 * j], x[2 * j + 1]) for j in range(size // 2)] if mode == "folded" else x

@@ -33,13 +33,9 @@ def run_pytest(tmp_path: Path):
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
-        variables = {
-            name: value for name, value in os.environ.items() if name not in SET_BY_A_RUN
-        } | environment
+        variables = {name: value for name, value in os.environ.items() if name not in SET_BY_A_RUN} | environment
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-ra", *(arguments or ["tests"])]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120
-        )
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
 
     return run
@@ -80,9 +76,7 @@ def test_gpu_tests_skip_cleanly_where_no_device_is_visible(run_pytest):
 
 
 def test_a_machine_that_must_have_a_gpu_may_not_skip(run_pytest):
-    code, output = run_pytest(
-        {"gpu/test_a.py": PASSES}, CUDA_VISIBLE_DEVICES="", NVMATH_DEVICE_REQUIRE_GPU="1"
-    )
+    code, output = run_pytest({"gpu/test_a.py": PASSES}, CUDA_VISIBLE_DEVICES="", NVMATH_DEVICE_REQUIRE_GPU="1")
     assert code == 4, output
     assert "reports no device" in output
 
@@ -98,9 +92,7 @@ def test_simulator_tests_are_left_out_of_a_full_run_and_run_on_their_own(run_pyt
     code, output = run_pytest({"sim/test_a.py": SIMULATOR_CHECK, "test_b.py": PASSES}, "tests/sim")
     assert (code, "1 passed" in output) == (0, True), output
     shutil.rmtree(tmp_path / "tests")
-    code, output = run_pytest(
-        {"sim/test_a.py": SIMULATOR_CHECK, "test_b.py": PASSES}, NUMBA_ENABLE_CUDASIM="1"
-    )
+    code, output = run_pytest({"sim/test_a.py": SIMULATOR_CHECK, "test_b.py": PASSES}, NUMBA_ENABLE_CUDASIM="1")
     assert (code, "1 passed" in output) == (0, True), output
 
 

@@ -23,7 +23,7 @@ _WORD = ir.IntType(64)
 
 def _fail_unless(context: Any, builder: Any, good: Any, message: str) -> None:
     with builder.if_then(builder.not_(good), likely=False):
-        context.call_conv.return_user_exc(builder, KernelExecutionError, (message,))
+        context.fndesc.call_conv.return_user_exc(builder, KernelExecutionError, (message,))
 
 
 def _equals(builder: Any, value: Any, number: int) -> Any:

@@ -44,9 +44,7 @@ def rewrite(store: Store, stop_file: str) -> None:
     while not os.path.exists(stop_file):
         round_ += 1
         letter = b"abcdefgh"[round_ % 8 : round_ % 8 + 1]
-        assert store.put(
-            "race", "rewritten", meta={"letter": letter.decode()}, blob=letter * (200_000 + round_ % 7)
-        )
+        assert store.put("race", "rewritten", meta={"letter": letter.decode()}, blob=letter * (200_000 + round_ % 7))
     say(round_)
 
 

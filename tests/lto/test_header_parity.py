@@ -105,9 +105,7 @@ def bound_enums() -> Enums:
 def differences(headers: dict[str, Any], bound: dict[str, Any], *, both_ways: bool) -> list[str]:
     """What the headers have and the bindings lack or have otherwise; with both_ways, also the reverse."""
     report = [
-        f"{name}: header {value}, here {bound.get(name)}"
-        for name, value in headers.items()
-        if bound.get(name) != value
+        f"{name}: header {value}, here {bound.get(name)}" for name, value in headers.items() if bound.get(name) != value
     ]
     if both_ways:
         report += [f"{name}: not in the headers" for name in bound if name not in headers]
@@ -128,8 +126,7 @@ def text() -> str:
 @pytest.fixture(scope="module")
 def header_version(text: str) -> tuple[int, ...]:
     return tuple(
-        int(re.search(rf"#define LIBMATHDX_VER_{part} (\d+)", text)[1])
-        for part in ("MAJOR", "MINOR", "PATCH")
+        int(re.search(rf"#define LIBMATHDX_VER_{part} (\d+)", text)[1]) for part in ("MAJOR", "MINOR", "PATCH")
     )  # type: ignore[index]
 
 
@@ -157,9 +154,7 @@ def test_enums_are_those_of_the_headers(header_enums: Enums, header_version: tup
     assert differences(flat(renamed), flat(bound_enums()), both_ways=same_version) == []
 
 
-def test_prototypes_are_those_of_the_headers(
-    header_functions: Functions, header_version: tuple[int, ...]
-) -> None:
+def test_prototypes_are_those_of_the_headers(header_functions: Functions, header_version: tuple[int, ...]) -> None:
     same_version = header_version == TABLE_VERSION
     assert differences(header_functions, PROTOTYPES, both_ways=same_version) == []
 
@@ -198,8 +193,7 @@ def test_a_wrong_missing_or_extra_enum_member_is_reported(
     header_enums: Enums, change: dict[str, int | None], expected: str
 ) -> None:
     header = {
-        f"Precision.{k}": v
-        for k, v in without_prefix("commondxPrecision", header_enums["commondxPrecision"]).items()
+        f"Precision.{k}": v for k, v in without_prefix("commondxPrecision", header_enums["commondxPrecision"]).items()
     }
     bound = {name: value for name, value in {**header, **change}.items() if value is not None}
     assert differences(header, bound, both_ways=True) == [expected]

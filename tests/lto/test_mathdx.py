@@ -221,9 +221,7 @@ def test_the_rest_of_an_older_library_works() -> None:
 @pytest.mark.usefixtures("old_library")
 def test_missing_feature_is_named_in_words() -> None:
     with fft() as one, fft() as two, Code() as code:
-        with pytest.raises(
-            UnsupportedError, match=r"generating several FFTs in one call needs libmathdx 0\.4\.2"
-        ):
+        with pytest.raises(UnsupportedError, match=r"generating several FFTs in one call needs libmathdx 0\.4\.2"):
             code.finalize(one, two)
         with pytest.raises(UnsupportedError, match="triangular solve"):
             mathdx.require("blas_trsm")

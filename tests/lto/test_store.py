@@ -107,11 +107,7 @@ def test_an_entry_is_immutable_and_the_next_reader_gets_its_own_meta(store):
 
 def test_tuples_come_back_as_lists_from_the_first_answer_on(store, root):
     first = store.get_or_create("t", {"size": (1, 2)}, lambda: ({"shape": (3, 4)}, b""))
-    assert (
-        first
-        == Store(root).get("t", {"size": [1, 2]})
-        == Entry("t", {"size": [1, 2]}, {"shape": [3, 4]}, b"")
-    )
+    assert first == Store(root).get("t", {"size": [1, 2]}) == Entry("t", {"size": [1, 2]}, {"shape": [3, 4]}, b"")
 
 
 def test_a_long_header_is_read_whole(store, root):
@@ -295,9 +291,7 @@ def test_the_environment_names_the_folder(environment, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-@pytest.mark.parametrize(
-    ("xdg", "below"), [(None, ".cache"), ("", ".cache"), ("relative", ".cache"), ("XDG", "xdg")]
-)
+@pytest.mark.parametrize(("xdg", "below"), [(None, ".cache"), ("", ".cache"), ("relative", ".cache"), ("XDG", "xdg")])
 def test_the_default_folder_follows_xdg(environment, tmp_path, xdg, below):
     if xdg is not None:
         environment.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg") if xdg == "XDG" else xdg)
@@ -388,9 +382,7 @@ def test_export_and_import(store, root, tmp_path):
     assert len(got) == 4
     for key, entry in got.items():
         assert entry == Entry("k", key, {"of": key}, blobs[key])
-    assert {path.name for path in entry_files(tmp_path / "other")} == {
-        path.name for path in entry_files(root)[1:]
-    }
+    assert {path.name for path in entry_files(tmp_path / "other")} == {path.name for path in entry_files(root)[1:]}
 
 
 def test_import_takes_only_intact_entries_and_files_them_by_their_own_key(store, root, tmp_path, caplog):

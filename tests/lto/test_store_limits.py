@@ -233,9 +233,7 @@ def test_eviction_spares_what_changed_since_it_looked(root, monkeypatch, change)
     store = Store(root, 2 * size)
     with monkeypatch.context() as patch:
         patch.setattr(store_module, "_RESCAN_INTERVAL_S", 0.0)
-        patch.setattr(
-            store_files, "scan", scan_then_change if change == "used" else replacing_once(scan_then_change)
-        )
+        patch.setattr(store_files, "scan", scan_then_change if change == "used" else replacing_once(scan_then_change))
         store.put("k", "new", meta={}, blob=b"x" * 1000)
     assert names(root) == ["new", "old"]
 

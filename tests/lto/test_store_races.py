@@ -217,9 +217,7 @@ def test_a_killed_creator_frees_the_key(start, root):
     assert holder.line() == "creating"
     store = Store(root)
     result = []
-    waiter = threading.Thread(
-        target=lambda: result.append(store.get_or_create("held", "key", lambda: ({}, b"mine")))
-    )
+    waiter = threading.Thread(target=lambda: result.append(store.get_or_create("held", "key", lambda: ({}, b"mine"))))
     waiter.start()
     waiter.join(0.3)
     assert waiter.is_alive()  # the lock holds while its owner lives

@@ -28,9 +28,7 @@ def make_wheels(directory: Path, *names: str) -> str:
 def run_python(code: str, **environment: str) -> dict[str, object]:
     """Run code in a new interpreter and return the JSON that it prints."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -114,9 +112,7 @@ def test_an_upgrade_changes_the_fingerprint(tmp_path: Path, monkeypatch: pytest.
     for old, new in (("13.5.37", "13.5.63"), ("13.5.63", "13.6.2")):
         monkeypatch.setattr(toolchain, "_fingerprint", None)  # a new process
         seen.append(toolchain.fingerprint())
-        (tmp_path / f"nvidia_cuda_nvrtc-{old}.dist-info").rename(
-            tmp_path / f"nvidia_cuda_nvrtc-{new}.dist-info"
-        )
+        (tmp_path / f"nvidia_cuda_nvrtc-{old}.dist-info").rename(tmp_path / f"nvidia_cuda_nvrtc-{new}.dist-info")
         assert toolchain.fingerprint() == seen[-1], "one process keeps its first answer"
     assert seen == ["mathdx-0.4.2.37/nvrtc-13.5.37", "mathdx-0.4.2.37/nvrtc-13.5.63"]
 
@@ -143,9 +139,7 @@ def library_folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("source", ["conda", "system loader"])
-def test_r110_libmathdx_from_another_source_is_found_and_its_path_reported(
-    tmp_path: Path, source: str
-) -> None:
+def test_r110_libmathdx_from_another_source_is_found_and_its_path_reported(tmp_path: Path, source: str) -> None:
     folder = library_folder(tmp_path)
     environment = {"CONDA_PREFIX": str(tmp_path)} if source == "conda" else {"LD_LIBRARY_PATH": str(folder)}
     path, text, version, good, other_build, other_version = run_python(  # type: ignore[misc]
@@ -292,9 +286,7 @@ class Status:
         self.name = name
 
 
-def fake_driver(
-    *, init: object = None, context_device: int | None = None, devices: int = 1
-) -> types.SimpleNamespace:
+def fake_driver(*, init: object = None, context_device: int | None = None, devices: int = 1) -> types.SimpleNamespace:
     """cuda.bindings.driver with devices of compute capability 8.0, 9.0, 10.0 ..."""
     good, no_context, none = (
         Status("CUDA_SUCCESS"),
