@@ -20,7 +20,9 @@ LIMIT_S = 300
 
 
 def run(tool: str, example: Path) -> tuple[str, Path, int | str, float, str]:
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND_SOMETHING)]
+    # cuda-bindings asks the driver for functions newer than it: "invalid argument", and no fault of a kernel.
+    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no"]
+    command += ["--error-exitcode", str(FOUND_SOMETHING)]
     started = time.monotonic()
     try:
         done = subprocess.run(
