@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import nvmath_device
+from nvmath_device import errors as all_errors
 from nvmath_device.errors import CodegenError
 from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import Recipe
@@ -77,6 +78,8 @@ class Workers:
                 log=errors.decode(errors="replace")[-4000:],
             )
         answer = json.loads(header)
+        if "type" in answer:
+            raise getattr(all_errors, answer["type"])(answer["error"])
         if "error" in answer:
             asked = ", ".join(f"{name}={value}" for name, value in recipe.operators)
             raise CodegenError(

@@ -18,7 +18,7 @@ from nvmath_device.descriptors import (
     ROW_MAJOR,
     SUGGESTED,
     Arrangement,
-    Dim3,
+    BlockExecution,
     GemmDescriptor,
     LeadingDimension,
 )
@@ -71,23 +71,18 @@ def target_operator(sm: ComputeCapability) -> tuple[str, Any]:
     return ("SM", sm.integer)
 
 
-def gemm_recipe(
-    descriptor: GemmDescriptor,
-    *,
-    block_dim: Dim3 | None,
-    static_block_dim: bool,
-    sm: ComputeCapability,
-    api: str,
-) -> Recipe:
-    """The recipe of a block GEMM on shared memory.
+def gemm_recipe(descriptor: GemmDescriptor, execution: BlockExecution, *, api: str) -> Recipe:
+    """The recipe of a block GEMM on shared memory, for a concrete target.
 
-    ``block_dim=None`` and a ``"suggested"`` leading dimension leave the operator out: that is a question
+    What is ``"suggested"`` is left out: that is a question
     (:func:`nvmath_device.lto.codegen.gemm_suggestions`), not code to run.
 
     Raises:
         UnsupportedError: A, B and C together do not fit into the shared memory of a block of ``sm``.
     """
     assert api in GEMM_APIS
+    assert execution.sm is not None
+    sm = execution.sm
     ask_ld = descriptor.leading_dimension == SUGGESTED
     if not ask_ld:
         refuse_oversize(descriptor, sm)
@@ -103,10 +98,10 @@ def gemm_recipe(
     ]
     if sm.arch:
         operators.append(("ARCH_MODIFIER", _ARCH_MODIFIERS[sm.arch]))
-    if block_dim is not None:
-        operators.append(("BLOCK_DIM", tuple(block_dim)))
-    if static_block_dim:
-        operators.append(("STATIC_BLOCK_DIM", "ENABLED"))
+    if execution.block_dim != SUGGESTED:
+        operators.append(("BLOCK_DIM", tuple(execution.block_dim)))
+    flags = ("static_block_dim", "with_pipeline", "enable_input_streaming")
+    operators += [(flag.upper(), "ENABLED") for flag in flags if getattr(execution, flag)]
     # With the runtime-leading-dimension form the descriptor's own one is not used: leave it out, so that
     # descriptors that differ only there share their code.
     if not ask_ld and api == "SMEM" and descriptor.leading_dimension != descriptor.tight_leading_dimension:

@@ -29,6 +29,8 @@ _NAMED: dict[str, dict[str, type[IntEnum]]] = {
         "TRANSPOSE_MODE": enums.BlasTransposeMode,
         "ARRANGEMENT": enums.BlasArrangement,
         "STATIC_BLOCK_DIM": enums.BlasStaticBlockDim,
+        "WITH_PIPELINE": enums.BlasWithPipeline,
+        "ENABLE_INPUT_STREAMING": enums.BlasInputStreaming,
     },
     "cufftdx": {
         "DIRECTION": enums.FftDirection,
@@ -39,6 +41,12 @@ _NAMED: dict[str, dict[str, type[IntEnum]]] = {
         "TRANSPOSITION": enums.FftTransposition,
         "THREAD_LAYOUT": enums.FftThreadLayout,
     },
+}
+# Operators that not every supported libmathdx has, and what it is asked for to know.
+_NEWER = {
+    "DEVICE_FUNCTION": "fft_device_functions",
+    "TRANSPOSITION": "fft_transposition",
+    "THREAD_LAYOUT": "fft_thread_layout",
 }
 _REAL_OPTIONS = (enums.FftComplexLayout, enums.FftRealMode)
 
@@ -110,6 +118,9 @@ def open_descriptor(recipe: Recipe) -> Any:
     blas = recipe.library == "cublasdx"
     descriptor = mathdx.BlasDescriptor() if blas else mathdx.FftDescriptor()
     operator_types = enums.BlasOperatorType if blas else enums.FftOperatorType
+    for name, _ in recipe.operators:
+        if name in _NEWER:
+            mathdx.require(_NEWER[name])
     descriptor.set_str(enums.Option.SYMBOL_NAME, recipe.symbol)
     for name, value in recipe.operators:
         if name == "ARCH_MODIFIER":
@@ -157,7 +168,7 @@ def main() -> None:
             "log": error.log,
         }
     except NvmathDeviceError as error:
-        answer = {"error": str(error), "status": None, "log": ""}
+        answer = {"error": str(error), "type": type(error).__name__}
     with out:
         out.write(json.dumps(answer).encode() + b"\n" + blob)
 

@@ -20,11 +20,11 @@ if (_checkout / "lto" / "recipes.py").is_file() and str(_checkout) not in __path
     __path__.append(str(_checkout))
 
 _HOME = {
-    "nvmath_device.matmul": ("Matmul", "BlockExecution"),
+    "nvmath_device.matmul": ("Matmul",),
     "nvmath_device.fft": ("FFT",),
     "nvmath_device.descriptors": (
-        "Alignment", "Arrangement", "Dim3", "GemmDescriptor", "LeadingDimension", "MatrixLayout", "MAX_ALIGNMENT",
-        "Precision", "TransposeMode",
+        "Alignment", "Arrangement", "BlockExecution", "Dim3", "GemmDescriptor", "LeadingDimension", "MatrixLayout",
+        "MAX_ALIGNMENT", "Precision", "TransposeMode",
     ),
     "nvmath_device.fft_descriptor": ("FftDescriptor",),
     "nvmath_device.dtypes": (
@@ -36,6 +36,9 @@ _HOME = {
     "nvmath_device.shared_arrays": ("shared",),
     "nvmath_device.vector_types": (
         "float16x2", "float16x4", "float32x2", "float32x4", "float64x2", "float64x4", "uint32x4",
+    ),
+    "nvmath_device.export": (
+        "Code", "CodeType", "ISAVersion", "compile_blas_execute", "compile_fft_execute", "current_device_lto",
     ),
     "nvmath_device.aot": ("compile", "CompiledKernel"),
 }  # fmt: skip

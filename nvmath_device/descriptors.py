@@ -12,8 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 from nvmath_device.checks import choice, choices, positive_int, positive_ints
 from nvmath_device.dtypes import ElementType, ValueType, element_type
-from nvmath_device.errors import InvalidArgumentError
+from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
 from nvmath_device.frozen import frozen, replace
+from nvmath_device.targets import MAX_THREADS_PER_BLOCK, ComputeCapability
 
 SUGGESTED: Literal["suggested"] = "suggested"
 COL_MAJOR, ROW_MAJOR = "col_major", "row_major"
@@ -280,13 +281,33 @@ def refuse_precision(a: ElementType, b: ElementType, c: ElementType, *, data_typ
     return None
 
 
+@frozen(kw_only=True)
+class BlockExecution:
+    """How a block runs a GEMM: the part of a device-level GEMM that the host level has no use for.
+
+    ``sm=None`` means the device (or the target) a kernel is compiled for. ``block_dim="suggested"`` leaves the
+    number of threads to libmathdx. ``static_block_dim`` promises that the launch uses exactly ``block_dim``.
+    ``with_pipeline`` and ``enable_input_streaming`` are cuBLASDx's operators of these names.
+    """
+
+    block_dim: Dim3 | Literal["suggested"] = SUGGESTED
+    static_block_dim: bool = False
+    with_pipeline: bool = False
+    enable_input_streaming: bool = False
+    sm: ComputeCapability | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("static_block_dim", "with_pipeline", "enable_input_streaming"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ArgumentTypeError(f"{name}: {value!r} is not a bool")
+
+
 MIN_GEMM_THREADS = 32  # a warp; cuBLASDx has no block GEMM of less
 
 
 def block_dim(value: Any, *, argument: str = "block_dim") -> Dim3:
     """Read (x,), (x, y) or (x, y, z) threads, 32 to 1024 in all."""
-    from nvmath_device.targets import MAX_THREADS_PER_BLOCK
-
     values = (value,) if not isinstance(value, Iterable) else tuple(value)
     if not 1 <= len(values) <= 3:
         raise InvalidArgumentError(f"{argument}: {value!r} has {len(values)} numbers; give 1 to 3")

@@ -25,7 +25,7 @@ class FFT:
     """A batch of one-dimensional FFTs in a kernel, by a block of threads or by each thread (cuFFTDx).
 
     The object is immutable, hashable, comparable and picklable, and usable in kernels as a global, a closure
-    variable or a class attribute; there its integer attributes are compile-time constants. Results are not
+    variable or an attribute of a module; there its integer attributes are compile-time constants. Results are not
     scaled: forward then inverse gives ``size`` times the input.
 
     Args:

@@ -13,6 +13,7 @@ from nvmath_device.descriptors import (
     SUGGESTED,
     Alignment,
     Arrangement,
+    BlockExecution,
     Dim3,
     GemmDescriptor,
     GemmSize,
@@ -24,8 +25,8 @@ from nvmath_device.descriptors import (
 from nvmath_device.descriptors import (
     block_dim as read_block_dim,
 )
-from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
-from nvmath_device.frozen import frozen
+from nvmath_device.errors import InvalidArgumentError, UnsupportedError
+from nvmath_device.frozen import replace
 from nvmath_device.kernel_calls import call_in_kernel
 from nvmath_device.shared_storage import SharedStorageCalc
 from nvmath_device.targets import SIMULATED_CC, ComputeCapability, compute_capability
@@ -36,41 +37,34 @@ if TYPE_CHECKING:
     from nvmath_device.lto.recipes import Recipe
 
 
-@frozen(kw_only=True)
-class BlockExecution:
-    """How a block runs a GEMM: the part of :class:`Matmul` that the host level has no use for.
-
-    ``sm=None`` means the device (or the target) a kernel is compiled for. ``block_dim="suggested"`` leaves the
-    number of threads to libmathdx. ``static_block_dim`` promises that the launch uses exactly ``block_dim``.
-    """
-
-    block_dim: Dim3 | Literal["suggested"] = SUGGESTED
-    static_block_dim: bool = False
-    sm: ComputeCapability | None = None
-
-
 class ResolvedGemm(NamedTuple):
     """A GEMM with nothing left open: concrete leading dimensions, block and target."""
 
     descriptor: GemmDescriptor
-    block_dim: Dim3
-    static_block_dim: bool
-    sm: ComputeCapability
+    execution: BlockExecution
+
+    @property
+    def block_dim(self) -> Dim3:
+        assert isinstance(self.execution.block_dim, Dim3)
+        return self.execution.block_dim
+
+    @property
+    def sm(self) -> ComputeCapability:
+        assert self.execution.sm is not None
+        return self.execution.sm
 
     def recipe(self, api: str) -> Recipe:
         """What libmathdx is told for ``api``, ``"SMEM"`` or ``"SMEM_DYNAMIC_LD"``."""
         from nvmath_device.lto.recipes import gemm_recipe
 
-        return gemm_recipe(
-            self.descriptor, block_dim=self.block_dim, static_block_dim=self.static_block_dim, sm=self.sm, api=api
-        )
+        return gemm_recipe(self.descriptor, self.execution, api=api)
 
 
 class Matmul:
     """C = alpha op(A) op(B) + beta C by all threads of a block, on matrices in shared memory (cuBLASDx).
 
     The object is immutable, hashable, comparable and picklable, and usable in kernels as a global, a closure
-    variable or a class attribute; there its integer attributes are compile-time constants. Building one checks
+    variable or an attribute of a module; there its integer attributes are compile-time constants. Building one checks
     everything Python can know and compiles nothing; code is generated when a kernel that calls
     :meth:`execute` is compiled, or taken from the store.
 
@@ -87,6 +81,7 @@ class Matmul:
         alignment: bytes each of the three pointers is aligned to, as a promise; default is the element's size.
         function: ``"MM"``.
         static_block_dim: promise that launches use exactly this block.
+        with_pipeline, enable_input_streaming: cuBLASDx's operators of these names, handed on as they are.
         execution: ``"Block"``.
 
     Raises:
@@ -110,6 +105,8 @@ class Matmul:
         function: str = "MM",
         static_block_dim: bool = False,
         execution: str = "Block",
+        with_pipeline: bool = False,
+        enable_input_streaming: bool = False,
     ) -> None:
         required = {"size": size, "precision": precision, "data_type": data_type}
         absent = [name for name, value in required.items() if value is None]
@@ -121,8 +118,6 @@ class Matmul:
             raise InvalidArgumentError("arrangement and transpose_mode are both given; give one of them")
         choice(function, ("MM",), argument="function")
         _refuse_execution(execution)
-        if not isinstance(static_block_dim, bool):
-            raise ArgumentTypeError(f"static_block_dim: {static_block_dim!r} is not a bool")
         layout: dict[str, Any] = (
             {"arrangement": arrangement} if arrangement is not None else {"transpose_mode": transpose_mode}
         )
@@ -137,6 +132,8 @@ class Matmul:
         execution_part = BlockExecution(
             block_dim=_read_block(block_size, block_dim),
             static_block_dim=static_block_dim,
+            with_pipeline=with_pipeline,
+            enable_input_streaming=enable_input_streaming,
             sm=None if sm is None else compute_capability(sm),
         )
         self._set(descriptor, execution_part)
@@ -194,8 +191,8 @@ class Matmul:
         if d.alignment != tuple(v.alignment for v in d.value_types):
             parts.append(f"alignment={tuple(d.alignment or ())}")
         parts.append(f"block_dim={e.block_dim if e.block_dim == SUGGESTED else tuple(e.block_dim)!r}")
-        if e.static_block_dim:
-            parts.append("static_block_dim=True")
+        flags = ("static_block_dim", "with_pipeline", "enable_input_streaming")
+        parts += [f"{flag}=True" for flag in flags if getattr(e, flag)]
         if e.sm is not None:
             parts.append(f"sm={e.sm.sm}")
         return f"Matmul({', '.join(parts)})"
@@ -214,7 +211,7 @@ class Matmul:
         """Resolved for this machine, only as far as needed: no device is asked when nothing depends on it."""
         d, e = self.descriptor, self.block_execution
         if d.leading_dimension != SUGGESTED and isinstance(e.block_dim, Dim3):
-            return ResolvedGemm(d, e.block_dim, e.static_block_dim, e.sm or SIMULATED_CC)
+            return ResolvedGemm(d, replace(e, sm=e.sm or SIMULATED_CC))
         return self.resolved()
 
     # -- attributes, readable on the host and in kernels -----------------------------------------------------
@@ -283,6 +280,14 @@ class Matmul:
     @property
     def static_block_dim(self) -> bool:
         return self.block_execution.static_block_dim
+
+    @property
+    def with_pipeline(self) -> bool:
+        return self.block_execution.with_pipeline
+
+    @property
+    def enable_input_streaming(self) -> bool:
+        return self.block_execution.enable_input_streaming
 
     @property
     def layouts(self) -> tuple[MatrixLayout, MatrixLayout, MatrixLayout]:
@@ -366,7 +371,7 @@ class Matmul:
         """Advised values of a knob; ``"block_dim"`` is the only one. Any block of 32 to 1024 threads is legal."""
         for knob in knobs or ("",):
             choice(knob, ("block_dim",), argument="knobs")
-        open_block = BlockExecution(static_block_dim=False, sm=self.block_execution.sm)
+        open_block = BlockExecution(sm=self.block_execution.sm)
         return [(Matmul.from_descriptor(self.descriptor, open_block).block_dim,)]
 
     # -- in kernels ------------------------------------------------------------------------------------------
@@ -474,15 +479,17 @@ def _resolve(descriptor: GemmDescriptor, execution: BlockExecution, sm: ComputeC
     from nvmath_device.lto import codegen, toolchain
     from nvmath_device.lto.recipes import gemm_recipe
 
-    given = execution.block_dim if isinstance(execution.block_dim, Dim3) else None
-    if given is not None and descriptor.leading_dimension != SUGGESTED:
-        return ResolvedGemm(descriptor, given, execution.static_block_dim, sm)
+    execution = replace(execution, sm=sm)
+    open_block, open_ld = execution.block_dim == SUGGESTED, descriptor.leading_dimension == SUGGESTED
+    if not open_block and not open_ld:
+        return ResolvedGemm(descriptor, execution)
     if simulation.is_active() and not toolchain.has_mathdx():
-        tight = descriptor.replace(leading_dimension=None)
-        concrete = tight if descriptor.leading_dimension == SUGGESTED else descriptor
-        return ResolvedGemm(concrete, given or SIMULATED_BLOCK_DIM, execution.static_block_dim, sm)
-    question = gemm_recipe(descriptor, block_dim=given, static_block_dim=False, sm=sm, api="SMEM")
-    advice = codegen.gemm_suggestions(question)
-    if descriptor.leading_dimension == SUGGESTED:
-        descriptor = descriptor.replace(leading_dimension=advice.leading_dimension)
-    return ResolvedGemm(descriptor, given or advice.block_dim, execution.static_block_dim, sm)
+        block_dim, leading_dimension = SIMULATED_BLOCK_DIM, descriptor.tight_leading_dimension
+    else:
+        question = replace(execution, static_block_dim=False)
+        advice = codegen.gemm_suggestions(gemm_recipe(descriptor, question, api="SMEM"))
+        block_dim, leading_dimension = advice.block_dim, advice.leading_dimension
+    return ResolvedGemm(
+        descriptor.replace(leading_dimension=leading_dimension) if open_ld else descriptor,
+        replace(execution, block_dim=block_dim) if open_block else execution,
+    )

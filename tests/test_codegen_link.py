@@ -14,7 +14,7 @@ from numba.cuda.types import bfloat16, complex64, float16, float32, float64, int
 
 import nvmath_device as nd
 from nvmath_device.errors import InvalidArgumentError, LinkError
-from nvmath_device.lto import codegen, toolchain
+from nvmath_device.lto import toolchain
 from nvmath_device.lto.link import link
 from nvmath_device.numba_backend.compiling import compile_modules
 from tests import sass
@@ -296,22 +296,21 @@ def test_r056_exported_code_links_into_a_cuda_cpp_kernel(generated):
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     plan = DOUBLE.resolved(SM90)
-    exported = codegen.code(plan.recipe("SMEM"))
-    assert exported.symbols == {}
+    exported, symbol = nd.compile_blas_execute(DOUBLE, ("lto", 90))
     source = f"""
-        extern "C" __device__ void {exported.symbol}(void* alpha, void* a, void* b, void* beta, void* c);
+        extern "C" __device__ void {symbol}(void* alpha, void* a, void* b, void* beta, void* c);
         extern "C" __global__ void handwritten(double* x) {{
             __shared__ __align__(16) double a[{DOUBLE.a_size}], b[{DOUBLE.b_size}], c[{DOUBLE.c_size}];
             for (int i = threadIdx.x; i < {DOUBLE.a_size}; i += {plan.block_dim.size}) a[i] = b[i] = x[i];
             __syncthreads();
             double alpha = 1.0, beta = 0.0;
-            {exported.symbol}(&alpha, a, b, &beta, c);
+            {symbol}(&alpha, a, b, &beta, c);
             __syncthreads();
             for (int i = threadIdx.x; i < {DOUBLE.c_size}; i += {plan.block_dim.size}) x[i] = c[i];
         }}"""
     linker = Linker(
         ObjectCode.from_ltoir(nvrtc_ltoir(source), name="handwritten"),
-        ObjectCode.from_ltoir(exported.ltoir, name=exported.symbol),
+        ObjectCode.from_ltoir(exported.data, name=symbol),
         options=LinkerOptions(arch="sm_90", link_time_optimization=True, optimize_unused_variables=True),
     )
     cubin = bytes(linker.link("cubin").code)

@@ -375,7 +375,7 @@ def test_r009_conjugation_needs_column_major_and_says_so():
     from nvmath_device.lto.recipes import gemm_recipe
 
     with pytest.raises(UnsupportedError, match=r"'conj_transposed' needs column-major A, B and C.*row_major"):
-        gemm_recipe(d, block_dim=nd.Dim3(64), static_block_dim=False, sm=nd.ComputeCapability(9, 0), api="SMEM")
+        gemm_recipe(d, nd.BlockExecution(block_dim=nd.Dim3(64), sm=nd.ComputeCapability(9, 0)), api="SMEM")
 
 
 # -- nothing but the family ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.dtypes import ValueType
 from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import static_leading_dimension_is_miscompiled
-from nvmath_device.matmul import BlockExecution, Matmul, ResolvedGemm
+from nvmath_device.matmul import Matmul, ResolvedGemm
 from nvmath_device.numba_backend import debug_checks, emit
 from nvmath_device.numba_backend.copies import matmul_copies
 from nvmath_device.numba_backend.element_types import scalar_type
@@ -32,6 +32,7 @@ RUNTIME_FORM = ("alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc")
 ATTRIBUTES = (
     "size", "precision", "data_type", "execution", "function", "arrangement", "transpose_mode", "alignment",
     "leading_dimension", "block_dim", "block_size", "static_block_dim", "max_threads_per_block",
+    "with_pipeline", "enable_input_streaming",
     "a_value_type", "b_value_type", "c_value_type", "a_dim", "b_dim", "c_dim", "a_size", "b_size", "c_size",
 )  # fmt: skip
 
@@ -46,11 +47,7 @@ class MatmulType(ConstantType):
         return self.value.resolved(settled_target(self.value.block_execution.sm, self.value))
 
     def for_target(self) -> Matmul:
-        plan = self.plan
-        return Matmul.from_descriptor(
-            plan.descriptor,
-            BlockExecution(block_dim=plan.block_dim, static_block_dim=plan.static_block_dim, sm=plan.sm),
-        )
+        return Matmul.from_descriptor(*self.plan)
 
 
 def _resolve_execute(typ: MatmulType, call: Call) -> Any:
@@ -113,7 +110,7 @@ def _check_at_run_time(
     context: Any, builder: Any, plan: ResolvedGemm, type_of: Any, value_of: Any, pointer: Any, *, runtime: bool
 ) -> None:
     name = "Matmul.execute"
-    debug_checks.check_block(context, builder, name, plan.block_dim, shape=plan.static_block_dim)
+    debug_checks.check_block(context, builder, name, plan.block_dim, shape=plan.execution.static_block_dim)
     for n, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types, strict=True):
         debug_checks.check_shared(context, builder, name, n, pointer[n])
         debug_checks.check_matrix(context, builder, name, n, type_of[n], value_of[n], layout, value, own_layout=runtime)
