@@ -18,7 +18,7 @@ def may_overlap(a: ArrayView, b: ArrayView) -> bool:
     """Whether the ranges of addresses meet. False is certain; true is not: see :func:`overlap`."""
     a_low, a_high = a.extent_bytes
     b_low, b_high = b.extent_bytes
-    return a_low < b_high and b_low < a_high
+    return max(a_low, b_low) < min(a_high, b_high)
 
 
 def overlap(a: ArrayView, b: ArrayView, *, max_work: int = MAX_WORK) -> bool:
@@ -30,7 +30,7 @@ def overlap(a: ArrayView, b: ArrayView, *, max_work: int = MAX_WORK) -> bool:
     if not may_overlap(a, b):
         return False
     try:
-        return bool(np.shares_memory(_window(a), _window(b), max_work=max_work))
+        return bool(np.shares_memory(_window(a), _window(b), max_work=max_work))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

@@ -7,6 +7,7 @@ copies, plan keys) is computed from it, so no other file of the host layer asks 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ class Device(NamedTuple):
     """Where memory is: ``kind`` is ``"cpu"`` or ``"cuda"``, ``index`` the CUDA ordinal (0 for the CPU)."""
 
     kind: str
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # nobody searches a Device as a tuple
 
     def __str__(self) -> str:
         return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
@@ -156,6 +157,7 @@ def canonical_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple
     return strides
 
 
+@lru_cache(maxsize=4096)
 def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Canonical strides of a C-ordered array without gaps."""
     strides, step = [0] * len(shape), 1
@@ -192,8 +194,9 @@ COMPLEX_NAMES = {float16: "complex32", float32: "complex64", float64: "complex12
 
 
 def _numpy_storages() -> dict[Any, Storage]:
-    table: dict[Any, Storage] = {np.dtype(f"complex{16 * t.itemsize}"): (t, True, 2 * t.itemsize)
-                                 for t in (float32, float64)}  # fmt: skip
+    table: dict[Any, Storage] = {}
+    for t in (float32, float64):
+        table[np.dtype(COMPLEX_NAMES[t])] = (t, True, 2 * t.itemsize)
     for t in ELEMENT_TYPES:
         if hasattr(np, t.numpy) and t is not tfloat32:
             table[np.dtype(t.numpy)] = (t, False, t.itemsize)
@@ -206,9 +209,7 @@ _OF_DLPACK: dict[tuple[int, int], Storage] = {
 } | {(5, 16 * t.itemsize): (t, True, 2 * t.itemsize) for t in COMPLEX_NAMES}
 _DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool"}
 
-ACCEPTED_TYPES = ", ".join(
-    [t.name for t in ELEMENT_TYPES if t is not tfloat32] + [name for name in COMPLEX_NAMES.values()]
-)
+ACCEPTED_TYPES = ", ".join([t.name for t in ELEMENT_TYPES if t is not tfloat32] + list(COMPLEX_NAMES.values()))
 
 
 def type_name(element: ElementType, is_complex: bool) -> str:
@@ -247,6 +248,11 @@ def _learn_dtype(dtype: Any, argument: str) -> Storage:
             raise refuse_type(argument, dtype.name) from None
         return element, False, element.itemsize
     raise refuse_type(argument, dtype)
+
+
+def dlpack_type(element: ElementType, is_complex: bool) -> tuple[int, int]:
+    """DLPack's code and bits of a type."""
+    return (5, 16 * element.itemsize) if is_complex else (element.dlpack, 8 * element.itemsize)
 
 
 def storage_of_dlpack(code: int, bits: int, lanes: int, argument: str) -> Storage:

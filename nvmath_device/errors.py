@@ -47,6 +47,25 @@ class LinkError(NvmathDeviceError, RuntimeError):
     """nvJitLink could not link. The message carries its log."""
 
 
+class HostLibraryError(NvmathDeviceError, RuntimeError):
+    """cuBLASLt refused or failed. ``function`` names the call, ``status`` is its status, ``log`` its text or ``""``."""
+
+    def __init__(self, message: str, *, function: str = "", status: int | None = None, log: str = "") -> None:
+        super().__init__(f"{message}\n--- cuBLASLt says ---\n{log}" if log else message)
+        self.function = function
+        self.status = status
+        self.log = log
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_host_library_error, (self.args[0], self.function, self.status, self.log))
+
+
+def _rebuild_host_library_error(text: str, function: str, status: int | None, log: str) -> HostLibraryError:
+    error = HostLibraryError(text, function=function, status=status)
+    error.log = log
+    return error
+
+
 class MissingDependencyError(NvmathDeviceError, ImportError):
     """A package or library is not installed. The message gives the command that installs it."""
 

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA streams of any library as plain handles, and the order between two of them.
+
+A handle is a ``CUstream`` as an integer; 0 and 1 are the legacy default stream, 2 is the per-thread one. No
+array library is imported: current streams are asked of libraries that are loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from typing import Any
+
+from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, NoDeviceError
+from nvmath_device.host.array_view import Device
+
+LEGACY_DEFAULT, LEGACY, PER_THREAD = 0, 1, 2
+_ACCEPTED = (
+    "None (the current stream of the first operand's library), an object with __cuda_stream__(), a stream of "
+    "CuPy, PyTorch or Numba, or a handle as an int"
+)
+
+
+def stream_handle(stream: Any, package: str, device: Device, argument: str = "stream") -> int:
+    """The handle of a stream, whatever library it is of.
+
+    ``None`` means the current stream of ``package`` on ``device``: of CuPy and PyTorch the stream that is current
+    in this thread, of Numba its default stream, and for all others the legacy default stream. JAX has no current
+    stream: its arrays are ordered through DLPack instead.
+
+    The caller keeps the stream object alive while work on it is pending.
+
+    Raises:
+        ArgumentTypeError: not a stream.
+        InvalidArgumentError: a stream of another device (where its library says of which it is), a negative
+            handle, or an unknown version of the protocol.
+    """
+    if stream is None:
+        return current_stream(package, device)
+    if type(stream) is int:
+        return _checked(stream, stream, argument)
+    _check_device(stream, device, argument)
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        # The protocol says method; early versions of cuda.core had a property.
+        answer = protocol() if callable(protocol) else protocol
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise ArgumentTypeError(f"{argument}: __cuda_stream__ gave {answer!r}; it must give (0, handle)")
+        version, handle = answer
+        if version != 0:
+            raise InvalidArgumentError(f"{argument}: __cuda_stream__ of version {version!r}; known is version 0")
+        return _checked(handle, stream, argument)
+    return _checked(_foreign_handle(stream, argument), stream, argument)
+
+
+def current_stream(package: str, device: Device) -> int:
+    """Handle of the stream on which ``package`` would launch now, in this thread, on ``device``."""
+    if package == "cupy":
+        return int(sys.modules["cupy"].cuda.get_current_stream(device.index).ptr)
+    if package == "torch" and device.kind == "cuda":
+        torch = sys.modules["torch"]
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the cost, but not public
+        return int(raw(device.index) if raw else torch.cuda.current_stream(device.index).cuda_stream)
+    if package == "numba":
+        config = sys.modules.get("numba.cuda.core.config")
+        return PER_THREAD if getattr(config, "CUDA_PER_THREAD_DEFAULT_STREAM", 0) else LEGACY_DEFAULT
+    return LEGACY_DEFAULT
+
+
+def same_stream(a: int, b: int) -> bool:
+    """Whether two handles are one stream: 0 and 1 are."""
+    return (a or LEGACY) == (b or LEGACY)
+
+
+def _check_device(stream: Any, device: Device, argument: str) -> None:
+    if device.kind != "cuda":
+        return
+    index = getattr(stream, "device_id", None)  # CuPy; -1 for the default streams
+    if index is None:
+        index = getattr(stream, "device_index", None)  # PyTorch
+    if isinstance(index, int) and index >= 0 and index != device.index:
+        raise InvalidArgumentError(
+            f"{argument}: the stream is of cuda:{index} and the operands are on {device}; give a stream of {device}"
+        )
+
+
+def _foreign_handle(stream: Any, argument: str) -> Any:
+    root = type(stream).__module__.partition(".")[0]
+    if root == "torch" and hasattr(stream, "cuda_stream"):
+        return stream.cuda_stream
+    if root == "cupy" and hasattr(stream, "ptr"):
+        return stream.ptr
+    if root == "numba" and hasattr(stream, "handle"):
+        return getattr(stream.handle, "value", stream.handle) or LEGACY_DEFAULT
+    if type(stream).__module__.startswith("cuda.bindings"):
+        return stream
+    if hasattr(type(stream), "__index__") and not isinstance(stream, bool):
+        return stream
+    raise ArgumentTypeError(f"{argument}: {stream!r} is a {type(stream).__name__}, not a stream; give {_ACCEPTED}")
+
+
+def _checked(handle: Any, stream: Any, argument: str) -> int:
+    try:
+        number = int(handle)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"{argument}: {stream!r} has the handle {handle!r}, which is not an integer") from None
+    if number < 0:
+        raise InvalidArgumentError(f"{argument}: the handle {number} is negative; give {_ACCEPTED}")
+    return number
+
+
+# -- order --------------------------------------------------------------------------------------------------
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+def _call(function: Any, *arguments: Any) -> Any:
+    """The result of a driver function after its status, which must be success."""
+    try:
+        status, *results = function(*arguments)
+    except RuntimeError as error:  # what the bindings raise when they find no driver
+        raise NoDeviceError(f"{function.__name__}: {error}") from error
+    if int(status) != 0:
+        raise InvalidArgumentError(
+            f"{function.__name__} failed with {getattr(status, 'name', status)}; is the stream alive, and of the "
+            "current device?"
+        )
+    return results[0] if results else None
+
+
+def order_after(consumer: int, producer: int) -> None:
+    """What follows on ``consumer`` runs after what is on ``producer`` now. The host does not wait.
+
+    The streams' device must be current, and it may be recorded into a CUDA graph.
+    """
+    if same_stream(consumer, producer):
+        return
+    driver = _driver()
+    event = _record(driver, producer)
+    try:
+        _call(driver.cuStreamWaitEvent, consumer, event, 0)
+    finally:
+        _call(driver.cuEventDestroy, event)
+
+
+def _record(driver: Any, stream: int) -> Any:
+    event = _call(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+    try:
+        _call(driver.cuEventRecord, event, stream)
+    except InvalidArgumentError:
+        _call(driver.cuEventDestroy, event)
+        raise
+    return event
+
+
+class Retained:
+    """Keeps objects alive until the GPU has passed a point of a stream, without waiting for it.
+
+    For memory whose library does not know of our stream: once the last reference goes, JAX or a foreign pool may
+    hand the memory to others at once. Objects are released by later calls, so the last ones stay until
+    :meth:`release_done` or :meth:`clear`. Not for streams that capture a graph. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[Any, Any]] = deque()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def keep(self, stream: int, *objects: Any) -> None:
+        """Keep ``objects`` until all that is on ``stream`` now is done. The stream's device must be current."""
+        self.release_done()
+        event = _record(_driver(), stream)
+        with self._lock:
+            self._pending.append((event, objects))
+
+    def release_done(self) -> None:
+        """Let go of what is done, oldest first. The first that is not stops the search."""
+        driver = _driver()
+        done = []
+        with self._lock:
+            while self._pending and _is_done(driver, self._pending[0][0]):
+                done.append(self._pending.popleft())
+        for event, _ in done:
+            _call(driver.cuEventDestroy, event)
+
+    def clear(self) -> None:
+        """Wait for everything and let go of it."""
+        driver = _driver()
+        with self._lock:
+            pending, self._pending = self._pending, deque()
+        for event, _ in pending:
+            _call(driver.cuEventSynchronize, event)
+            _call(driver.cuEventDestroy, event)
+
+
+def _is_done(driver: Any, event: Any) -> bool:
+    status, *_ = driver.cuEventQuery(event)
+    return bool(status != driver.CUresult.CUDA_ERROR_NOT_READY)
