@@ -20,6 +20,12 @@ from nvmath_device.lto.recipes import Recipe
 
 SCHEMA = 2  # raise it when the same recipe would give different code or different meta
 CODE_KIND, SUGGESTION_KIND, FFT_TRAITS_KIND = "ltoir", "gemm-suggestions", "fft-traits"
+# Variables by which libmathdx itself lets its user change what it compiles.
+LIBMATHDX_VARIABLES = (
+    "LIBMATHDX_NVRTC_ARGS_EXTRA",
+    "LIBMATHDX_NVRTC_ARGS_OVERWRITE",
+    "LIBMATHDX_NVRTC_NO_BUNDLED_HEADERS",
+)
 BYTES_PER_WORKER = 2_400_000_000  # measured: 1.6 to 2.3 GiB after a GEMM
 
 
@@ -83,7 +89,11 @@ def fft_traits(recipe: Recipe) -> dict[str, Any]:
     def ask() -> tuple[dict[str, Any], bytes]:
         from nvmath_device.lto import worker
 
-        return worker.ask_fft_traits(recipe), b""
+        if toolchain.matches_loaded(toolchain.fingerprint()):
+            return worker.ask_fft_traits(recipe), b""
+        # Another component of this program has loaded a library of its own; a new process finds ours.
+        ((_, meta, blob),) = generate([("fft_traits", recipe)])
+        return meta, blob
 
     return dict(_store.default_store().get_or_create(FFT_TRAITS_KIND, _key(recipe), ask).meta)
 
@@ -100,7 +110,9 @@ def fft_knobs(recipe: Recipe, knobs: tuple[str, ...]) -> list[tuple[int, ...]]:
 
 
 def _key(recipe: Recipe) -> dict[str, Any]:
-    return {**recipe.words(), "symbol": recipe.symbol, "versions": toolchain.fingerprint(), "schema": SCHEMA}
+    key = {**recipe.words(), "symbol": recipe.symbol, "versions": toolchain.fingerprint(), "schema": SCHEMA}
+    changed = {name: value for name in LIBMATHDX_VARIABLES if (value := os.environ.get(name))}
+    return {**key, "environment": changed} if changed else key
 
 
 def _entries(kind: str, jobs: Sequence[tuple[str, Recipe]]) -> list[_store.Entry]:
@@ -138,11 +150,20 @@ def worker_count(jobs: int) -> int:
 
 
 def _available_memory() -> int:
+    """Bytes this process may still take: of the machine, or of its control group if that has less."""
+    machine = 2 * BYTES_PER_WORKER  # unknown: two at a time
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            machine = int(line.split()[1]) * 1024
+    limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if limit and used and limit[0].strip().isdigit():
+        return min(machine, max(0, int(limit[0]) - int(used[0])))
+    return machine
+
+
+def _lines(path: str) -> list[str]:
     try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
+        with open(path) as file:
+            return file.readlines()
     except OSError:
-        pass
-    return 2 * BYTES_PER_WORKER  # unknown: two at a time
+        return []

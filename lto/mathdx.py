@@ -252,11 +252,6 @@ class Code(_Handle):
         """Set a text option, such as one ``EXTRA_NVRTC_ARGS``."""
         call("commondxSetCodeOptionStr", self.handle, option, text.encode())
 
-    def set_strs(self, option: Option, texts: Sequence[str]) -> None:
-        """Set an option of several texts, such as more than one ``EXTRA_NVRTC_ARGS``."""
-        array = (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
-        call("commondxSetCodeOptionStrs", self.handle, option, len(texts), array)
-
     def finalize(self, *descriptors: _Descriptor) -> None:
         """Generate the code of one or more descriptors of one library. Seconds of a core; no GPU needed.
 
@@ -340,12 +335,6 @@ class BlasDescriptor(_Descriptor):
     _destroy = "cublasdxDestroyDescriptor"
     Operator = BlasOperatorType
     Trait = BlasTraitType
-
-    def trait_value_types(self, trait: BlasTraitType) -> tuple[ValueType, ...]:
-        """Value types of A, B and C."""
-        values = (ctypes.c_int * 3)()
-        call("cublasdxGetTraitCommondxDataTypes", self.handle, trait, 3, values)
-        return tuple(map(ValueType, values))
 
 
 class FftDescriptor(_Descriptor):

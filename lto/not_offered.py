@@ -22,7 +22,6 @@ _WARP = "libmathdx 0.4.2 refuses warp execution for GEMM and FFT (status 1)"
 _ABI = "foreign calling convention; Numba calls the native one"
 _OUTPUT = "code is linked as LTO-IR only"
 _LINEARIZATION = "experimental and for PTX code only"
-_STREAMING = "input streaming is part of pipelines: not offered yet"
 _DEFAULT = "libmathdx's default: the operator is left out instead"
 _KNOWN = "follows from the descriptor, so it is not asked"
 _CHOSEN = "libmathdx chooses between its own PTX and LTO-IR implementations"
@@ -41,8 +40,6 @@ NOT_OFFERED: dict[str, str] = {
     **_all(enums.BlasTilePipelineType, _PIPELINES),
     **_all(enums.BlasBlockSizeStrategy, _PIPELINES),
     **_all(enums.BlasPipelineTrait, _PIPELINES),
-    **_all(enums.BlasWithPipeline, _PIPELINES),
-    "BlasOperatorType.WITH_PIPELINE": _PIPELINES,
     **_all(enums.BlasFillMode, _TRSM),
     **_all(enums.BlasSide, _TRSM),
     **_all(enums.BlasDiag, _TRSM),
@@ -58,10 +55,10 @@ NOT_OFFERED: dict[str, str] = {
     "Option.CODE_CONTAINER": _OUTPUT,
     "Option.TARGET_CODE": _OUTPUT,
     "Option.CODE_ISA": "LTO-IR has no instruction set version to choose; NVRTC and nvJitLink decide",
-    **_all(enums.BlasInputStreaming, _STREAMING),
-    "BlasOperatorType.ENABLE_INPUT_STREAMING": _STREAMING,
     "ArchModifier.GENERIC": _DEFAULT,
     "BlasStaticBlockDim.DISABLED": _DEFAULT,
+    "BlasWithPipeline.DISABLED": _DEFAULT,
+    "BlasInputStreaming.DISABLED": _DEFAULT,
     "FftDeviceFunctionType.EXECUTE": _DEFAULT,
     "FftThreadLayout.REGULAR": _DEFAULT,
     "FftTransposition.ANY": _DEFAULT,

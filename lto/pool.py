@@ -26,8 +26,7 @@ from nvmath_device.errors import CodegenError
 from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import Recipe
 
-# The worker must import this very package, also from a checkout that is not installed.
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from nvmath_device.lto.worker import main; main()"
+_START = "import sys; sys.path[:] = sys.argv[1:]; from nvmath_device.lto.worker import main; main()"
 
 
 class Workers:
@@ -41,9 +40,9 @@ class Workers:
     def run(self, job: str, recipe: Recipe) -> tuple[dict[str, Any], bytes]:
         """Meta and blob of one job. Blocks for seconds; an error of the worker is raised here as its own type."""
         started = time.monotonic()
-        if sys.executable:
+        if sys.executable and not getattr(sys, "frozen", False):
             meta, blob = self._in_process_of_its_own(job, recipe)
-        else:  # an embedding program: no interpreter to start
+        else:  # an embedding or frozen program: no interpreter to start
             from nvmath_device.lto import worker
 
             meta, blob = worker.perform(job, recipe)
@@ -71,13 +70,15 @@ class Workers:
         with _folder_for_temporary_files() as folder:
             returncode, output, errors = self._exchange(request, folder, recipe.symbol)
         header, _, blob = output.partition(b"\n")
-        if not header:
+        try:
+            answer = json.loads(header)
+        except ValueError:
+            hint = " (killed: out of memory?)" if returncode == -9 else ""
+            said = errors.decode(errors="replace")[-4000:].strip()
             raise CodegenError(
-                f"the process that generated {recipe.symbol} ended with code {returncode} and no answer"
-                + (" (killed: out of memory?)" if returncode == -9 else ""),
-                log=errors.decode(errors="replace")[-4000:],
-            )
-        answer = json.loads(header)
+                f"the process that generated {recipe.symbol} ended with code {returncode} and no answer{hint}; it ran "
+                f"sys.executable, {sys.executable}" + (f" and wrote:\n{said}" if said else "")
+            ) from None
         if "type" in answer:
             raise getattr(all_errors, answer["type"])(answer["error"])
         if "error" in answer:
@@ -94,13 +95,18 @@ class Workers:
         with self._lock:
             if self._stopped:
                 raise CodegenError(f"{symbol} was not generated: another one failed or was interrupted")
-            process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(Path(nvmath_device.__file__).parent.parent)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**os.environ, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), folder)},
-            )
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-c", _START, *_search_path()],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**os.environ, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), folder)},
+                )
+            except OSError as error:
+                raise CodegenError(
+                    f"no process could be started to generate {symbol}: {error}; tried sys.executable, {sys.executable}"
+                ) from error
             self._running.add(process)
         try:
             output, errors = process.communicate(request)
@@ -111,6 +117,16 @@ class Workers:
                 process.kill()
                 process.wait()
         return process.returncode, output, errors
+
+
+def _search_path() -> list[str]:
+    """Where a worker imports from: where this process does, and from this very package, installed or not.
+
+    Not from the current folder, which ``-c`` would put first and in which the user may have a ``json.py``.
+    """
+    path = [entry for entry in sys.path if isinstance(entry, str) and entry]
+    here = str(Path(nvmath_device.__file__).parent.parent)
+    return path if here in path else [here, *path]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ ask for the same thing share one function and never clash over different ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nvmath_device.descriptors import (
@@ -138,18 +138,24 @@ def _other(order: str) -> str:
     return "col_major" if order == ROW_MAJOR else ROW_MAJOR
 
 
-def static_leading_dimension_is_miscompiled(descriptor: GemmDescriptor, nvrtc: tuple[int, int]) -> bool:
+def static_leading_dimension_is_miscompiled(
+    descriptor: GemmDescriptor, nvrtc_version: Callable[[], tuple[int, int]]
+) -> bool:
     """Whether this compiler is known to miscompile a GEMM with a leading dimension of its own.
+
+    ``nvrtc_version`` is asked, which loads libraries, only where the answer depends on it.
 
     CUDA 12.8 and 12.9 (NVIDIA bug 5218000) and 13.0 and 13.1 (5430354): element types of one or two bytes, a
     size that is not a multiple of 16, and a LEADING_DIMENSION operator. libmathdx then refuses to compile.
     The same GEMM with its leading dimensions passed at run time is not affected. Source: cuBLASDx
     documentation, known issues; the second bug's assertion text names CUDA 13.2 as the cure.
     """
-    affected = (12, 8) <= nvrtc <= (12, 9) or (13, 0) <= nvrtc < (13, 2)
     narrow = any(t.itemsize <= 2 for t in descriptor.precision)
     odd = any(extent % 16 for extent in descriptor.size)
-    return affected and narrow and odd and descriptor.leading_dimension != descriptor.tight_leading_dimension
+    if not (narrow and odd and descriptor.leading_dimension != descriptor.tight_leading_dimension):
+        return False
+    nvrtc = nvrtc_version()
+    return (12, 8) <= nvrtc <= (12, 9) or (13, 0) <= nvrtc < (13, 2)
 
 
 def refuse_oversize(descriptor: GemmDescriptor, sm: ComputeCapability) -> None:

@@ -53,6 +53,8 @@ _REAL_OPTIONS = (enums.FftComplexLayout, enums.FftRealMode)
 
 def perform(job: str, recipe: Recipe) -> tuple[dict[str, Any], bytes]:
     """Do one job in this process."""
+    if job == "fft_traits":
+        return ask_fft_traits(recipe), b""
     return {"code": generate_code, "gemm_suggestions": ask_gemm_suggestions}[job](recipe)
 
 

@@ -57,6 +57,14 @@ def choices(value: Any, allowed: Sequence[str], count: int, *, argument: str) ->
     return tuple(choice(v, allowed, argument=argument) for v in values)
 
 
+def read_knobs(knobs: tuple[Any, ...], allowed: Sequence[str]) -> None:
+    """Names of knobs to ask for: at least one, each of ``allowed``."""
+    if not knobs:
+        raise InvalidArgumentError(f"knobs: none given; give one or more of {', '.join(map(repr, allowed))}")
+    for knob in knobs:
+        choice(knob, allowed, argument="knobs")
+
+
 def missing(names: Iterable[str], *, owner: str) -> InvalidArgumentError:
     """One error for everything that was left out."""
     listed = ", ".join(names)

@@ -19,7 +19,7 @@ from nvmath_device.targets import MAX_THREADS_PER_BLOCK, ComputeCapability
 SUGGESTED: Literal["suggested"] = "suggested"
 COL_MAJOR, ROW_MAJOR = "col_major", "row_major"
 NON_TRANSPOSED, TRANSPOSED, CONJ_TRANSPOSED = "non_transposed", "transposed", "conj_transposed"
-MAX_ALIGNMENT_BYTES = 16
+MAX_ALIGNMENT_BYTES = 16  # the most any value of libmathdx needs
 
 
 class Dim3(NamedTuple):
@@ -304,6 +304,7 @@ class BlockExecution:
 
 
 MIN_GEMM_THREADS = 32  # a warp; cuBLASDx has no block GEMM of less
+MAX_BLOCK_Z = 64  # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"
 
 
 def block_dim(value: Any, *, argument: str = "block_dim") -> Dim3:
@@ -317,4 +318,6 @@ def block_dim(value: Any, *, argument: str = "block_dim") -> Dim3:
             f"{argument}: {tuple(dim)} is {dim.size} threads; a block GEMM has {MIN_GEMM_THREADS} to "
             f"{MAX_THREADS_PER_BLOCK}"
         )
+    if dim.z > MAX_BLOCK_Z:
+        raise InvalidArgumentError(f"{argument}: {tuple(dim)} has z = {dim.z}; CUDA allows at most {MAX_BLOCK_Z}")
     return dim

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from nvmath_device import simulation
-from nvmath_device.checks import choice
+from nvmath_device.checks import read_knobs
 from nvmath_device.descriptors import Dim3
-from nvmath_device.dtypes import ELEMENT_TYPES, ValueType
+from nvmath_device.dtypes import ELEMENT_TYPES, ValueType, float16
 from nvmath_device.errors import CodegenError, UnsupportedError
 from nvmath_device.fft_descriptor import BLOCK, THREAD, FftDescriptor, FftTraits, default_traits
 from nvmath_device.kernel_calls import call_in_kernel
@@ -145,10 +145,10 @@ class FFT:
         """Combinations of knobs cuFFTDx has an implementation for, its best first.
 
         ``knobs`` are out of ``"elements_per_thread"``, ``"ffts_per_block"`` and ``"transposition"`` (numbers
-        of ``cufftdxTransposition``). Other values of ``ffts_per_block`` work, too; these are the advised ones.
+        of ``cufftdxTransposition``); at least one. Other values of ``ffts_per_block`` work, too; these are the
+        advised ones. Empty where the size has no implementation.
         """
-        for knob in knobs:
-            choice(knob, ("elements_per_thread", "ffts_per_block", "transposition"), argument="knobs")
+        read_knobs(knobs, ("elements_per_thread", "ffts_per_block", "transposition"))
         from nvmath_device.lto import codegen
 
         target = self.target or current_target()
@@ -281,11 +281,12 @@ class FFT:
         """Kernel side: ``load(source, thread_data[, index])``; fill this thread's registers from an array.
 
         ``source`` is a 2-D view, one FFT a row, with any strides (pass ``x.T`` for FFTs along the other axis,
-        ``x[i]`` of a 3-D array), of real or complex numbers of any float type, which are converted. ``index``
-        is the row of this thread's FFT (the first of the two for float16); default: all blocks' FFTs one
-        after the other, and for Thread execution one a thread. Rows beyond ``source.shape[0]`` and elements
-        beyond ``source.shape[1]`` are zero and not read, so ragged last blocks and zero padding need nothing
-        else. Real input takes real numbers; folded real input takes ``size`` real numbers a row.
+        ``x[i]`` of a 3-D array), of real or complex numbers of 16, 32 or 64-bit parts (not bfloat16), which are
+        converted. ``index`` is the row of this thread's FFT (the first of the two for float16); default: the
+        FFTs of all blocks along ``blockIdx.x`` one after the other, and for Thread execution one a thread. Rows
+        beyond ``source.shape[0]`` and elements beyond ``source.shape[1]`` are zero and not read, so ragged last
+        blocks and zero padding need nothing else. Real input takes real numbers; folded real input takes ``size``
+        real numbers a row.
         """
         call_in_kernel("FFT.load", "fft_load", self, args, kwargs)
 
@@ -363,8 +364,7 @@ def traits_of(descriptor: FftDescriptor, target: ComputeCapability) -> FftTraits
 
 
 _VALUE_TYPES = {v.mathdx: v for t in ELEMENT_TYPES for v in (ValueType(t), ValueType(t, 2))}
-_VALUE_TYPES |= {f"{kind}_16F2": v for kind, v in (
-    ("R", ValueType(ELEMENT_TYPES[3], 2)), ("C", ValueType(ELEMENT_TYPES[3], 4)))}  # fmt: skip
+_VALUE_TYPES |= {"R_16F2": ValueType(float16, 2), "C_16F2": ValueType(float16, 4)}
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from nvmath_device import simulation
-from nvmath_device.checks import choice, missing, positive_int
+from nvmath_device.checks import choice, missing, positive_int, read_knobs
 from nvmath_device.descriptors import (
     NON_TRANSPOSED,
     SUGGESTED,
@@ -360,7 +360,7 @@ class Matmul:
             )
         layouts: tuple[MatrixLayout, ...] = args or self.layouts[:count]
         if args and not all(isinstance(x, MatrixLayout) for x in args):
-            given = (*args, *self.descriptor.tight_leading_dimension)[:3]
+            given = (*args, *self.descriptor.tight_leading_dimension[count:])
             layouts = self.descriptor.replace(leading_dimension=given).layouts[:count]
         calc = SharedStorageCalc()
         for layout, value, alignment in zip(layouts, self.descriptor.value_types, self.alignment, strict=False):
@@ -369,8 +369,7 @@ class Matmul:
 
     def valid(self, *knobs: str) -> list[tuple[Dim3, ...]]:
         """Advised values of a knob; ``"block_dim"`` is the only one. Any block of 32 to 1024 threads is legal."""
-        for knob in knobs or ("",):
-            choice(knob, ("block_dim",), argument="knobs")
+        read_knobs(knobs, ("block_dim",))
         open_block = BlockExecution(sm=self.block_execution.sm)
         return [(Matmul.from_descriptor(self.descriptor, open_block).block_dim,)]
 
@@ -467,7 +466,7 @@ def current_target() -> ComputeCapability:
         return SIMULATED_CC
     from nvmath_device.lto import toolchain
 
-    return compute_capability(toolchain.current_sm())
+    return compute_capability(toolchain.current_sm(), argument="the current device")
 
 
 # What is assumed where libmathdx is missing and kernels are only simulated: four warps, no padding.

@@ -24,6 +24,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).resolve().parent
 SIMULATOR_TESTS = HERE / "sim"
@@ -31,6 +32,10 @@ GPU_TESTS = HERE / "gpu"
 COUNTING = HERE / "counting"
 NEEDS_GPU = "needs a GPU"
 EVENTS_VARIABLE = "NVMATH_DEVICE_TEST_EVENTS"
+
+# How long an example takes says more about the machine and its first imports than about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 forbidden_skips = pytest.StashKey[list[str]]()
 events_file = pytest.StashKey[tuple[Path, int]]()

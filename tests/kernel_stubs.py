@@ -76,12 +76,17 @@ def asked(monkeypatch):
     monkeypatch.setattr("nvmath_device.lto.codegen.code", code)
     monkeypatch.setattr("nvmath_device.lto.codegen.fft_traits", fft_traits)
     # Nothing made up may reach other tests, nor anything real these.
-    caches = (emit._linkable, fft.traits_of, fft._concrete)
-    for cache in caches:
-        cache.cache_clear()
+    forget_what_is_cached = (
+        emit._linkable.cache_clear,
+        emit._in_use.clear,
+        fft.traits_of.cache_clear,
+        fft._concrete.cache_clear,
+    )
+    for forget in forget_what_is_cached:
+        forget()
     yield recipes
-    for cache in caches:
-        cache.cache_clear()
+    for forget in forget_what_is_cached:
+        forget()
 
 
 def ptx_of(kernel, *arguments, **options):

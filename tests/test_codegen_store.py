@@ -340,3 +340,19 @@ def test_r049_nothing_is_left_behind(generated, tmp_path):
     current.mkdir()
     assert int(run(LINK_ONLY, CWD=str(current), TMPDIR=str(folder), NVMATH_DEVICE_CACHE_DIR=str(store_folder())))
     assert [*folder.rglob("*"), *current.rglob("*")] == []
+
+
+# -- how many at once ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("available_gb", "group_gb", "expected"), [(100, None, 3), (6, None, 2), (100, 5, 2), (1, None, 1), (100, 1, 1)]
+)
+def test_no_more_workers_than_memory_holds(monkeypatch, available_gb, group_gb, expected):
+    files = {"/proc/meminfo": [f"MemAvailable: {available_gb * 1_000_000} kB\n"]}
+    if group_gb is not None:
+        files["/sys/fs/cgroup/memory.max"] = [f"{group_gb * 1_000_000_000}\n"]
+        files["/sys/fs/cgroup/memory.current"] = ["0\n"]
+    monkeypatch.setattr(codegen, "_lines", lambda path: files.get(path, []))
+    monkeypatch.setattr(codegen.os, "sched_getaffinity", lambda _: set(range(16)))
+    assert codegen.worker_count(3) == expected

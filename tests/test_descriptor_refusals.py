@@ -117,6 +117,7 @@ MATMUL_REFUSALS = {
         InvalidArgumentError,
         ["block_dim", "(32, 33, 1)", "1056 threads", "32 to 1024"],
     ),
+    "too many along z": ({"block_dim": (1, 1, 65)}, InvalidArgumentError, ["block_dim", "(1, 1, 65)", "z = 65", "64"]),
     "a zero dimension": ({"block_dim": (32, 0, 1)}, InvalidArgumentError, ["block_dim", "0", "at least 1"]),
     "four dimensions": (
         {"block_dim": (1, 2, 3, 4)},

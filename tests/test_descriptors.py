@@ -175,10 +175,23 @@ def test_r029_bytes_of_shared_memory_are_told_before_anything_is_compiled():
         mm.get_shared_storage_size(9, 17, 11) == 288 + 144 + 176
     )  # 16 columns of 9, 4 of 17 (136, to 16: 144), 4 of 11
     assert mm.get_shared_storage_size_ab(*mm.layouts[:2]) == 384
+    assert mm.get_shared_storage_size_ab(9, 17) == 288 + 136
+    tall = nd.Matmul((64, 16, 8), "fp32", "real", arrangement=("row_major", "row_major", "col_major"))
+    assert tall.get_shared_storage_size_ab(8, 16) == 4 * (64 * 8 + 8 * 16)  # C's 64 rows play no part
     with pytest.raises(InvalidArgumentError, match="leading_dimension: lda=7 is less than the 8 rows"):
         mm.get_shared_storage_size(7, 16, 8)
     with pytest.raises(InvalidArgumentError, match="give no argument, 3 leading dimensions or 3 layouts; got 1"):
         mm.get_shared_storage_size(8)
+
+
+def test_knobs_are_asked_by_name():
+    """An empty list would say that there is no implementation."""
+    with pytest.raises(InvalidArgumentError, match="knobs: none given; give one or more of 'block_dim'"):
+        matmul().valid()
+    with pytest.raises(InvalidArgumentError, match=r"knobs: none given; .* 'elements_per_thread', 'ffts_per_block'"):
+        fft(sm=90).valid()
+    with pytest.raises(InvalidArgumentError, match="knobs: 'block_dim' is not allowed"):
+        fft(sm=90).valid("block_dim")
 
 
 def test_r031_odd_parts_of_one_buffer_start_aligned():

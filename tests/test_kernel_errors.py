@@ -343,6 +343,12 @@ COPY_ERRORS = {
         (int32[:, :], complex64[::1]),
         "FFT.load wants real or complex floating-point elements for source, got int32",
     ),
+    "values of four parts, which are two numbers": (
+        "load",
+        BLOCK,
+        (types.Array(vector_types["float32x4"], 2, "A"), complex64[::1]),
+        "FFT.load wants real or complex floating-point elements for source, got float32x4",
+    ),
     "complex input of r2c": (
         "load",
         R2C,

@@ -46,9 +46,9 @@ def check_matrix(
     context: Any, builder: Any, name: str, argument: str, array_type: Any, array: Any, layout: MatrixLayout,
     value: ValueType, *, own_layout: bool,
 ) -> None:  # fmt: skip
-    """A 1-D operand is long enough; a 2-D one has the descriptor's shape and a unit stride on the right axis.
+    """A 1-D operand is long enough; a 2-D one has the descriptor's shape and strides of its order.
 
-    ``own_layout``: the leading dimension comes with the call, so a 1-D length says nothing.
+    ``own_layout``: the leading dimension comes with the call, so a 1-D length says nothing here.
     """
     struct = emit.array_struct(context, builder, array_type, array)
     if array_type.ndim == 1:
@@ -61,20 +61,74 @@ def check_matrix(
     _fail_unless(
         context, builder, right, f"{name}: {argument} is not {layout.rows} x {layout.cols}, as the descriptor says"
     )
-    inner = cgutils.unpack_tuple(builder, struct.strides, 2)[0 if layout.order == COL_MAJOR else 1]
-    _fail_unless(
-        context, builder, _equals(builder, inner, value.itemsize),
-        f"{name}: neighbours within a {'column' if layout.order == COL_MAJOR else 'row'} of {argument} are not "
-        f"next to each other, as {layout.order} needs",
-    )  # fmt: skip
+    line, inner, outer = _axes(layout)
+    extents, strides = (layout.rows, layout.cols), cgutils.unpack_tuple(builder, struct.strides, 2)
+    if extents[inner] > 1:
+        _fail_unless(
+            context, builder, _equals(builder, strides[inner], value.itemsize),
+            f"{name}: neighbours within a {line} of {argument} are not next to each other, as {layout.order} needs",
+        )  # fmt: skip
+    if extents[outer] > 1:
+        step = strides[outer]
+        apart = builder.icmp_signed(">=", step, ir.Constant(step.type, extents[inner] * value.itemsize))
+        whole = _equals(builder, builder.srem(step, ir.Constant(step.type, value.itemsize)), 0)
+        _fail_unless(
+            context, builder, builder.and_(apart, whole),
+            f"{name}: the {line}s of {argument} overlap, run backwards or are not whole elements apart",
+        )  # fmt: skip
+
+
+def check_leading_dimension(
+    context: Any, builder: Any, name: str, argument: str, array_type: Any, array: Any, layout: MatrixLayout,
+    value: ValueType, ld: Any,
+) -> None:  # fmt: skip
+    """``ld``, elements as an i32, suits the matrix: wide enough, a 2-D operand's own, inside of a 1-D operand."""
+    struct = emit.array_struct(context, builder, array_type, array)
+    line, inner, outer = _axes(layout)
+    extents = layout.rows, layout.cols
+    ld = builder.zext(ld, _WORD)
+    wide = builder.icmp_unsigned(">=", ld, ir.Constant(_WORD, extents[inner]))
+    _fail_unless(context, builder, wide, f"{name}: ld{argument} is less than the {extents[inner]} elements of a {line}")
+    size = ir.Constant(_WORD, value.itemsize)
+    if array_type.ndim == 2:
+        if extents[outer] > 1:
+            step = cgutils.unpack_tuple(builder, struct.strides, 2)[outer]
+            own = builder.icmp_signed("==", step, builder.mul(ld, size))
+            _fail_unless(context, builder, own, f"{name}: ld{argument} is not that of the two-dimensional {argument}")
+        return
+    last = builder.mul(ld, ir.Constant(_WORD, extents[outer] - 1))
+    need = builder.mul(builder.add(last, ir.Constant(_WORD, extents[inner])), size)
+    enough = builder.icmp_signed(">=", _bytes_of(context, builder, array_type, struct), need)
+    _fail_unless(context, builder, enough, f"{name}: {argument} is too short for its ld{argument}")
+
+
+def _axes(layout: MatrixLayout) -> tuple[str, int, int]:
+    """What a contiguous line is called, the axis along it, the axis from one to the next."""
+    return ("column", 0, 1) if layout.order == COL_MAJOR else ("row", 1, 0)
+
+
+def _bytes_of(context: Any, builder: Any, array_type: Any, struct: Any) -> Any:
+    itemsize = ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
+    return builder.mul(struct.nitems, itemsize)
 
 
 def check_length(context: Any, builder: Any, name: str, argument: str, array_type: Any, array: Any, need: int) -> None:
     """A 1-D array holds at least ``need`` bytes."""
     struct = emit.array_struct(context, builder, array_type, array)
-    itemsize = ir.Constant(_WORD, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
-    enough = builder.icmp_signed(">=", builder.mul(struct.nitems, itemsize), ir.Constant(_WORD, need))
+    enough = builder.icmp_signed(">=", _bytes_of(context, builder, array_type, struct), ir.Constant(_WORD, need))
     _fail_unless(context, builder, enough, f"{name}: {argument} is shorter than the {need} bytes it needs")
+
+
+def check_aligned(context: Any, builder: Any, name: str, argument: str, pointer: Any, alignment: int) -> None:
+    """The pointer is a multiple of ``alignment`` bytes, a power of two."""
+    address = builder.ptrtoint(pointer, _WORD)
+    good = _equals(builder, builder.and_(address, ir.Constant(_WORD, alignment - 1)), 0)
+    _fail_unless(
+        context,
+        builder,
+        good,
+        f"{name}: {argument} is not at a multiple of {alignment} bytes, as the alignment promises",
+    )
 
 
 def check_shared(context: Any, builder: Any, name: str, argument: str, pointer: Any) -> None:

@@ -5,30 +5,45 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.cudadrv.linkable_code import LTOIR
 from numba.cuda.debuginfo import DIBuilder
 
+from nvmath_device.descriptors import MAX_ALIGNMENT_BYTES
 from nvmath_device.dtypes import ValueType
 from nvmath_device.lto import codegen
 from nvmath_device.lto.recipes import Recipe
 from nvmath_device.numba_backend.element_types import element_numba, scalar_type
 from nvmath_device.numba_backend.loading import allow_dynamic_shared_memory
+from nvmath_device.numba_backend.objects import is_debug
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _SHARED_ADDRESS_SPACE = 3
 _INT32 = ir.IntType(32)
 _WARNING, _OVERRIDE = 2, 4  # what LLVM is to do about module flags that differ
-_ALIGNMENT = 16  # bytes; the most any libmathdx value needs
 
 
-@lru_cache(maxsize=1024)
-def _linkable(recipe: Recipe) -> tuple[LTOIR, codegen.Code]:
+class _Linkable(LTOIR):
+    """Generated code as Numba links it."""
+
+    def __init__(self, code: codegen.Code) -> None:
+        super().__init__(code.ltoir, name=code.symbol, setup_callback=allow_dynamic_shared_memory)
+        self.code = code
+
+
+_in_use: WeakValueDictionary[Recipe, _Linkable] = WeakValueDictionary()
+
+
+@lru_cache(maxsize=32)  # 2 MB each; what outlives its kernels is not generated again where the store is off
+def _linkable(recipe: Recipe) -> _Linkable:
     """One object a recipe: Numba links every distinct object once, so equal code must be the same object."""
-    code = codegen.code(recipe)
-    return LTOIR(code.ltoir, name=recipe.symbol, setup_callback=allow_dynamic_shared_memory), code
+    found = _in_use.get(recipe)
+    if found is None:
+        found = _in_use[recipe] = _Linkable(codegen.code(recipe))
+    return found
 
 
 def call_generated(
@@ -40,7 +55,8 @@ def call_generated(
     libmathdx's prototype, ``void f(void*, ...)``: under link-time optimisation a declaration that differs is
     not noticed by anybody.
     """
-    linkable, code = _linkable(recipe)
+    linkable = _linkable(recipe)
+    code = linkable.code
     context.active_code_library.add_linking_file(linkable)
     raise_alignment(builder)
     _yield_debug_version(builder.module)
@@ -61,10 +77,10 @@ def raise_alignment(builder: Any) -> None:
     """
     for variable in builder.module.global_values:
         if isinstance(variable, ir.GlobalVariable) and variable.addrspace == _SHARED_ADDRESS_SPACE:
-            variable.align = max(variable.align or 1, _ALIGNMENT)
+            variable.align = max(variable.align or 1, MAX_ALIGNMENT_BYTES)
     for instruction in builder.function.entry_basic_block.instructions:
         if isinstance(instruction, ir.instructions.AllocaInstr) and isinstance(instruction.type.pointee, ir.ArrayType):
-            instruction.align = max(instruction.align or 1, _ALIGNMENT)
+            instruction.align = max(instruction.align or 1, MAX_ALIGNMENT_BYTES)
 
 
 def _yield_debug_version(module: Any) -> None:
@@ -83,7 +99,12 @@ def bound_threads(builder: Any, threads: int) -> None:
     The counterpart of ``__launch_bounds__``: without it a function may take so many registers that its block
     does not fit. Several promises about one function become the largest. It has an effect on kernels only, and
     a ``launch_bounds`` of the user's own beside it has none on the number of threads.
+
+    Not with ``debug=True``: generated code is then called, not inlined, and the linker refuses a kernel that may
+    have fewer registers than it. So a wrong block starts, too, and its check can name it.
     """
+    if is_debug():
+        return
     module, function = builder.module, builder.function
     annotations = cgutils.get_or_insert_named_metadata(module, "nvvm.annotations")
     for node in list(annotations.operands):

@@ -21,7 +21,7 @@ from nvmath_device.numba_backend.objects import (
     settled_target,
 )
 from nvmath_device.numba_backend.procedures import call as call_procedure
-from nvmath_device.numba_backend.views import component_type
+from nvmath_device.numba_backend.views import component_type, is_number
 from nvmath_device.targets import ComputeCapability
 
 ATTRIBUTES = (
@@ -151,13 +151,12 @@ def _copy(name: str, *, output: bool, shared: bool) -> Any:
 def _check_view(typ: FftType, call: Call, name: str, given: Any, *, output: bool) -> None:
     if not isinstance(given, types.Array) or given.ndim != 2:
         raise call.error(f"wants a 2-D array, one FFT a row, for {name}, got {given}")
-    part = component_type(given.dtype)
-    if not isinstance(part, types.Float) and part != types.float16:
+    if not is_number(given.dtype):
         raise call.error(f"wants real or complex floating-point elements for {name}, got {given.dtype}")
     descriptor = typ.value.descriptor
     fft_type = "c2r" if output else "r2c"
     real = descriptor.fft_type == fft_type
-    is_complex = given.dtype != part
+    is_complex = given.dtype != component_type(given.dtype)
     if real and is_complex:
         raise call.error(f"wants real elements for {name} of a {fft_type} FFT, got an array of {given.dtype}")
     if output and not real and not is_complex:

@@ -142,11 +142,13 @@ def shared_copy(s: Side, *, output: bool) -> Callable[..., None]:
 
 
 def first_row(s: Side, *, of_block: bool) -> Callable[..., None]:
-    """``put(slot)``: the default index, all FFTs of the grid one after the other."""
+    """``put(slot)``: the default index, all FFTs of the blocks along blockIdx.x one after the other."""
     batching, per_block, transposed = s.batching, s.groups * s.batching, s.transposed
 
     def thread_row(slot: Any) -> None:
-        slot[0] = (cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x) * batching
+        threads = cuda.blockDim.x * cuda.blockDim.y * cuda.blockDim.z
+        thread = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)
+        slot[0] = (cuda.blockIdx.x * threads + thread) * batching
 
     def own_row(slot: Any) -> None:
         group = cuda.threadIdx.x if transposed else cuda.threadIdx.y

@@ -72,6 +72,8 @@ def _resolve_execute(typ: MatmulType, call: Call) -> Any:
 def _check_scalar(call: Call, name: str, given: Any, target: Any) -> None:
     if not isinstance(given, (types.Number, types.Boolean)):
         raise call.error(f"wants a number for {name}, got {given}")
+    if given == types.bfloat16:  # Numba has no cast from it that compiles everywhere
+        raise call.error(f"wants another number than a bfloat16 for {name}; convert it: float32(x)")
     if isinstance(given, types.Complex) and not isinstance(target, types.Complex):
         raise call.error(f"wants a real number for {name}, which becomes {target}, got {given}")
     if isinstance(target, types.Integer) and not isinstance(given, (types.Integer, types.Boolean)):
@@ -87,9 +89,10 @@ def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: 
     pointer = {n: emit.data_pointer(context, builder, type_of[n], value_of[n]) for n in "abc"}
     if is_debug():
         _check_at_run_time(context, builder, plan, type_of, value_of, pointer, runtime=runtime)
+    emit.bound_threads(builder, plan.block_dim.size)
     alpha, beta = (emit.scalar_address(context, builder, c_type, value_of[n]) for n in ("alpha", "beta"))
     as_declared = not runtime and all(type_of[n].ndim == 1 for n in "abc")
-    if as_declared and not static_leading_dimension_is_miscompiled(plan.descriptor, toolchain.nvrtc_version()):
+    if as_declared and not static_leading_dimension_is_miscompiled(plan.descriptor, toolchain.nvrtc_version):
         arguments = [alpha, pointer["a"], pointer["b"], beta, pointer["c"]]
         emit.call_generated(context, builder, plan.recipe("SMEM"), arguments)
         return
@@ -111,9 +114,14 @@ def _check_at_run_time(
 ) -> None:
     name = "Matmul.execute"
     debug_checks.check_block(context, builder, name, plan.block_dim, shape=plan.execution.static_block_dim)
-    for n, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types, strict=True):
+    d = plan.descriptor
+    for n, layout, value, alignment in zip("abc", d.layouts, d.value_types, d.alignment or (), strict=True):
         debug_checks.check_shared(context, builder, name, n, pointer[n])
-        debug_checks.check_matrix(context, builder, name, n, type_of[n], value_of[n], layout, value, own_layout=runtime)
+        debug_checks.check_aligned(context, builder, name, n, pointer[n], alignment)
+        operand = (context, builder, name, n, type_of[n], value_of[n], layout, value)
+        debug_checks.check_matrix(*operand, own_layout=runtime)
+        if runtime:
+            debug_checks.check_leading_dimension(*operand, value_of[f"ld{n}"])
 
 
 def _own_leading_dimension(context: Any, builder: Any, typ: Any, array: Any, order: str, value: ValueType) -> Any:

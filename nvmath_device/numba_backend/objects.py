@@ -21,7 +21,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Sig
 
 from nvmath_device.errors import KernelTypingError
 from nvmath_device.numba_backend.element_types import numba_type
-from nvmath_device.targets import ComputeCapability
+from nvmath_device.targets import ComputeCapability, compute_capability
 
 
 class ConstantType(types.Opaque):
@@ -37,19 +37,28 @@ class ConstantType(types.Opaque):
 
 
 def current_target() -> ComputeCapability:
-    """The target of the compilation that is running."""
+    """The target of the compilation that is running.
+
+    Raises:
+        InvalidArgumentError: it is none that generated code is known for.
+    """
     major, minor, *_ = targetconfig.ConfigStack.top_or_none().compute_capability
-    return ComputeCapability(major, minor)
+    return compute_capability((major, minor), argument="target of the kernel")
 
 
 def settled_target(made_for: ComputeCapability | None, what: Any) -> ComputeCapability:
     """The target of the running compilation, for an object made for ``made_for`` or for any target.
 
     Raises:
-        KernelTypingError: the object was made for a newer target, whose code this one cannot run.
+        KernelTypingError: the object was made for a target whose code this one cannot run: a newer one, or the
+            features of another chip alone.
     """
     target = current_target()
-    if made_for is not None and made_for[:2] > target[:2]:
+    if made_for is not None and (
+        made_for[:2] > target[:2]
+        or (made_for.arch == "a" and made_for[:2] != target[:2])
+        or (made_for.arch == "f" and made_for.major != target.major)
+    ):
         raise KernelTypingError(
             f"{what} was made for {made_for.sm} and the kernel is compiled for {target.sm}, which cannot run its "
             "code; leave sm out to have it made for whatever the kernel is compiled for"

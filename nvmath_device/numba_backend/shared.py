@@ -9,12 +9,11 @@ from numba.cuda import cudaimpl, types
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.typing.npydecl import parse_dtype
 
+from nvmath_device.descriptors import MAX_ALIGNMENT_BYTES
 from nvmath_device.dtypes import element_type
 from nvmath_device.errors import ArgumentTypeError
 from nvmath_device.numba_backend.element_types import element_numba
 from nvmath_device.numba_backend.objects import Call, ConstantType, method, register_constant
-
-DEFAULT_ALIGNMENT = 16  # bytes; the most any libmathdx value needs
 
 
 class SharedType(ConstantType):
@@ -38,7 +37,7 @@ def _alignment(call: Call, given: Any) -> int:
     value = given.literal_value if isinstance(given, types.IntegerLiteral) else None
     if value is None or value < 1 or value & (value - 1):
         raise call.error(f"wants a constant power of two for alignment (bytes), got {given}")
-    return max(value, DEFAULT_ALIGNMENT)
+    return max(value, MAX_ALIGNMENT_BYTES)
 
 
 def _dtype(call: Call, given: Any) -> Any:
@@ -76,7 +75,7 @@ def _lower_array(context: Any, builder: Any, typ: SharedType, sig: Any, args: An
         symbol_name=cudaimpl._get_unique_smem_id("_nvmath_device_shared"),
         addrspace=nvvm.ADDRSPACE_SHARED,
         can_dynsized=True,
-        alignment=_alignment(call, sig.args[2]) if len(sig.args) > 2 else DEFAULT_ALIGNMENT,
+        alignment=_alignment(call, sig.args[2]) if len(sig.args) > 2 else MAX_ALIGNMENT_BYTES,
     )
 
 

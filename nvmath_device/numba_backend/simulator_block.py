@@ -49,10 +49,6 @@ class Thread:
     def block_index(self) -> Dim3:
         return Dim3(*self._simulated.blockIdx)
 
-    @property
-    def grid_dim(self) -> Dim3:
-        return Dim3(*_launch_context().gridDim)
-
     def wait(self) -> None:
         """``cuda.syncthreads()``."""
         self._simulated.syncthreads()

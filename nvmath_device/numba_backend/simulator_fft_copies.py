@@ -54,7 +54,7 @@ def _copy_registers(call: Call, plan: Plan, args: tuple[Any, ...], kwargs: dict[
     if plan.is_block:
         stride, first = plan.traits.stride, thread.block_index.x * plan.groups + group
     else:
-        stride, first = 1, thread.block_index.x * thread.block.dim.x + thread.index.x
+        stride, first = 1, thread.block_index.x * thread.block.dim.size + thread.linear
     row = _row(call, given, first * plan.batching)
     length, _ = plan.side(output=output)
     numbers = _numbers(data, plan, output=output)

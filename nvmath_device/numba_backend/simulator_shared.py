@@ -12,16 +12,16 @@ from numba.cuda import types
 from numba.cuda.core.errors import NumbaError
 from numba.cuda.np import numpy_support
 
+from nvmath_device.descriptors import MAX_ALIGNMENT_BYTES
 from nvmath_device.dtypes import element_type
 from nvmath_device.errors import ArgumentTypeError
 from nvmath_device.numba_backend.simulator_arguments import Array, Call
 from nvmath_device.numba_backend.simulator_block import calling_thread, dynamic_shared_memory
 
-DEFAULT_ALIGNMENT = 16  # bytes; the most any libmathdx value needs
 _NOT_THE_KERNEL = frozenset({__name__, "nvmath_device.kernel_calls", "nvmath_device.shared_arrays"})
 
 
-def shared_array(shape: Any, dtype: Any, alignment: Any = DEFAULT_ALIGNMENT) -> Array:
+def shared_array(shape: Any, dtype: Any, alignment: Any = MAX_ALIGNMENT_BYTES) -> Array:
     """``shared.array``: one array for each place in the code and each block, poisoned when made.
 
     Dynamic memory is the launch's, as ``cuda.shared.array(0, ...)`` shows it: a block finds what the one
@@ -92,7 +92,7 @@ def _alignment(call: Call, given: Any) -> int:
     value = given.__index__() if hasattr(given, "__index__") else 0
     if value < 1 or value & (value - 1):
         raise call.typing_error(f"wants a constant power of two for alignment (bytes), got {given!r}")
-    return max(value, DEFAULT_ALIGNMENT)
+    return max(value, MAX_ALIGNMENT_BYTES)
 
 
 def _place_in_code(frame: FrameType | None) -> tuple[Any, ...]:

@@ -22,6 +22,18 @@ def component_type(dtype: Any) -> Any:
     return getattr(dtype, "base_type", dtype)
 
 
+def is_number(dtype: Any) -> bool:
+    """Whether a value is one floating-point number, real or complex; a vector or record with two parts is complex.
+
+    One with four is a pair of float16 numbers, or anything.
+    """
+    part = component_type(dtype)
+    if not isinstance(part, types.Float) and part != types.float16:
+        return False
+    count = len(dtype.fields) if isinstance(dtype, types.Record) else getattr(dtype, "num_elements", 2)
+    return count == 2
+
+
 def component_count(context: Any, dtype: Any) -> int:
     size = context.get_abi_sizeof(context.get_data_type(dtype))
     part = context.get_abi_sizeof(context.get_data_type(component_type(dtype)))

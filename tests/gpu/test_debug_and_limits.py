@@ -66,6 +66,62 @@ def test_debug_notices_short_and_misplaced_operands():
         misshapen[1, 32](x)
 
 
+def test_debug_notices_misaligned_and_overlapping_operands():
+    mm = nd.Matmul((16, 16, 16), "float32", "real", arrangement=("row_major",) * 3, block_size=32, alignment=(16, 4, 4))
+
+    @cuda.jit(debug=True, opt=False)
+    def misaligned(x):
+        a = nd.shared.array(mm.a_size + 1, np.float32)
+        b = nd.shared.array(mm.b_size, np.float32)
+        c = nd.shared.array(mm.c_size, np.float32)
+        mm.execute(1.0, a[1:], b, 0.0, c)
+
+    @cuda.jit(debug=True, opt=False)
+    def backwards(x):
+        a = nd.shared.array((16, 16), np.float32)
+        b = nd.shared.array(mm.b_size, np.float32)
+        c = nd.shared.array(mm.c_size, np.float32)
+        mm.execute(1.0, a[::-1], b, 0.0, c)
+
+    @cuda.jit(debug=True, opt=False)
+    def wide(x):
+        a = nd.shared.array(mm.a_size, np.float32)
+        b = nd.shared.array(mm.b_size, np.float32)
+        c = nd.shared.array(mm.c_size, np.float32)
+        mm.execute(1.0, a, 16, b, 17, 0.0, c, 16)
+
+    x = cuda.to_device(np.ones(256, np.float32))
+    with pytest.raises(nd.errors.KernelExecutionError, match="a is not at a multiple of 16 bytes"):
+        misaligned[1, 32](x)
+    with pytest.raises(nd.errors.KernelExecutionError, match="the rows of a overlap, run backwards"):
+        backwards[1, 32](x)
+    with pytest.raises(nd.errors.KernelExecutionError, match="b is too short for its ldb"):
+        wide[1, 32](x)
+
+
+def test_a_gemm_of_1024_threads_starts():
+    """It would take 89 registers a thread, and a block has 64 for each of 1024 threads."""
+    n = 128
+    mm = nd.Matmul((n, n, n), "float32", "real", arrangement=("row_major",) * 3, block_size=1024)
+
+    @cuda.jit
+    def kernel(x, y):
+        smem = nd.shared.array(0, np.float32)
+        a, b, c = smem[: n * n], smem[n * n : 2 * n * n], smem[2 * n * n : 3 * n * n]
+        mm.load_a(x, a)
+        mm.load_b(x, b)
+        cuda.syncthreads()
+        mm.execute(1.0, a, b, 0.0, c)
+        cuda.syncthreads()
+        mm.store_c(c, y)
+
+    x = np.random.default_rng(0).standard_normal((n, n)).astype(np.float32)
+    y = cuda.to_device(np.zeros_like(x))
+    kernel[1, 1024, 0, mm.get_shared_storage_size()](cuda.to_device(x), y)
+    expected = x.astype(np.float64) @ x
+    assert np.linalg.norm(y.copy_to_host() - expected) / np.linalg.norm(expected) < 1e-6
+
+
 @pytest.mark.parametrize("size", [4096, 8192])
 def test_r016_ffts_above_48_kib_just_launch(size):
     fft = nd.FFT(size=size, precision="float64", fft_type="c2c", direction="forward", execution="Block")

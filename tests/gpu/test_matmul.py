@@ -96,7 +96,7 @@ def matmul_api(row, nd):
     from nvmath_device.lto import toolchain
     from nvmath_device.lto.recipes import static_leading_dimension_is_miscompiled
 
-    bad = static_leading_dimension_is_miscompiled(matmul_of(row, nd).descriptor, toolchain.nvrtc_version())
+    bad = static_leading_dimension_is_miscompiled(matmul_of(row, nd).descriptor, toolchain.nvrtc_version)
     return "SMEM_DYNAMIC_LD" if bad else "SMEM"
 
 

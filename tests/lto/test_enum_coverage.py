@@ -80,6 +80,8 @@ def gemm_recipes() -> Iterator[Any]:
         {"sm": "sm_90a"},
         {"sm": "sm_100f"},
         {"static_block_dim": True},
+        {"with_pipeline": True},
+        {"enable_input_streaming": True},
         {"leading_dimension": (9, 10, 11)},
         {"alignment": nd.MAX_ALIGNMENT},
     ]
