@@ -61,29 +61,9 @@ def has_mathdx() -> bool:
     return library_path("mathdx") is not None
 
 
-def header_directory() -> str | None:
-    """Folder with ``libmathdx.h``; None where it is not installed or pathfinder cannot look for headers."""
-    try:
-        from cuda.pathfinder import find_nvidia_header_directory
-
-        return find_nvidia_header_directory("mathdx")
-    except (ImportError, RuntimeError):
-        return None
-
-
 def mathdx_version() -> tuple[int, int, int]:
     """(major, minor, patch) of the loaded libmathdx."""
     return _ask_three(load_mathdx().mathdxGetVersionEx)
-
-
-def cublasdx_version() -> tuple[int, int, int]:
-    """(major, minor, patch) of the cuBLASDx inside the loaded libmathdx."""
-    return _ask_three(load_mathdx().cublasdxGetVersion)
-
-
-def cufftdx_version() -> tuple[int, int, int]:
-    """(major, minor, patch) of the cuFFTDx inside the loaded libmathdx."""
-    return _ask_three(load_mathdx().cufftdxGetVersion)
 
 
 def nvrtc_version() -> tuple[int, int]:

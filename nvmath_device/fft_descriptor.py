@@ -11,7 +11,7 @@ beyond the maximum).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from nvmath_device.checks import choice, missing, positive_int
@@ -351,27 +351,6 @@ class FftTraits:
     input_elements_per_thread: int
     output_elements_per_thread: int
     suggested_ffts_per_block: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain numbers, strings, lists and ``None``, for JSON; :meth:`from_json` gives an equal object."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in _VALUE_TYPE_FIELDS:
-            plain[name] = [plain[name].element.name, plain[name].components]
-        plain["block_dim"] = None if self.block_dim is None else list(self.block_dim)
-        return plain
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> FftTraits:
-        """The traits that :meth:`to_json` wrote. Raises ``KeyError`` or ``TypeError`` for anything else."""
-        values = dict(plain)
-        for name in _VALUE_TYPE_FIELDS:
-            element, components = values[name]
-            values[name] = ValueType(element_type(element, argument=name), components)
-        values["block_dim"] = None if values["block_dim"] is None else Dim3(*values["block_dim"])
-        return cls(**values)
-
-
-_VALUE_TYPE_FIELDS = ("value_type", "input_type", "output_type")
 
 
 # -- traits where libmathdx is absent ----------------------------------------------------------------------

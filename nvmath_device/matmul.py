@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from nvmath_device.lto.recipes import Recipe
 
 
+# What ``execute`` may be called with, by name and in order.
+STATIC_FORM = ("alpha", "a", "b", "beta", "c")
+RUNTIME_FORM = ("alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc")
+
+
 class ResolvedGemm(NamedTuple):
     """A GEMM with nothing left open: concrete leading dimensions, block and target."""
 

@@ -8,7 +8,6 @@ written down by hand.
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from nvmath_device import fft_descriptor as fd
 from nvmath_device.descriptors import Dim3
 from nvmath_device.dtypes import ValueType, float16, float32, float64, int32
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
-from nvmath_device.fft_descriptor import FftDescriptor, FftTraits, RealFftOptions, default_traits
+from nvmath_device.fft_descriptor import FftDescriptor, RealFftOptions, default_traits
 
 
 def make(**changes: Any) -> FftDescriptor:
@@ -326,12 +325,6 @@ def test_replace_checks_again() -> None:
 # -- traits ------------------------------------------------------------------------------------------------
 
 
-def test_traits_survive_json() -> None:
-    for d in (make(precision=float16, ffts_per_block=4), real(12, "c2r", "packed", execution="Thread")):
-        traits = default_traits(d)
-        assert FftTraits.from_json(json.loads(json.dumps(traits.to_json()))) == traits
-
-
 def test_default_traits_equal_libmathdx_where_the_split_is_the_same() -> None:
     """Numbers that libmathdx gives for these descriptors with 8 elements per thread of 64 points."""
     traits = default_traits(real(64, "r2c", precision=float64, elements_per_thread=8))
@@ -418,7 +411,6 @@ def test_any_legal_descriptor_has_a_valid_decomposition(d: FftDescriptor) -> Non
         assert traits.block_dim.x == traits.stride
         assert traits.block_dim.y * traits.implicit_type_batching == traits.ffts_per_block
         assert (traits.shared_memory_size == 0) == (traits.stride == 1)
-    assert FftTraits.from_json(json.loads(json.dumps(traits.to_json()))) == traits
 
 
 @given(descriptors())

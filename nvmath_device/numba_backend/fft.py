@@ -112,8 +112,7 @@ def _check_at_run_time(context: Any, builder: Any, typ: FftType, sig: Any, args:
         need = traits.shared_memory_size or 0
     else:
         need = typ.for_target().shared_storage_size or 0
-    if sig.args[-1].layout in "CF":
-        debug_checks.check_length(context, builder, name, "shared_mem", sig.args[-1], args[-1], need)
+    debug_checks.check_length(context, builder, name, "shared_mem", sig.args[-1], args[-1], need)
 
 
 # -- copies ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.dtypes import ValueType
 from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import static_leading_dimension_is_miscompiled
-from nvmath_device.matmul import Matmul, ResolvedGemm
+from nvmath_device.matmul import RUNTIME_FORM, STATIC_FORM, Matmul, ResolvedGemm
 from nvmath_device.numba_backend import debug_checks, emit
 from nvmath_device.numba_backend.copies import matmul_copies
 from nvmath_device.numba_backend.element_types import scalar_type
@@ -25,9 +25,6 @@ from nvmath_device.numba_backend.objects import (
     settled_target,
 )
 from nvmath_device.numba_backend.operands import check_matrix, check_writable
-
-STATIC_FORM = ("alpha", "a", "b", "beta", "c")
-RUNTIME_FORM = ("alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc")
 
 ATTRIBUTES = (
     "size", "precision", "data_type", "execution", "function", "arrangement", "transpose_mode", "alignment",

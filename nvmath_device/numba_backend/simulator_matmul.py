@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nvmath_device import reference
 from nvmath_device.descriptors import CONJ_TRANSPOSED, NON_TRANSPOSED, GemmDescriptor
 from nvmath_device.dtypes import ValueType
+from nvmath_device.matmul import RUNTIME_FORM, STATIC_FORM, Matmul
 from nvmath_device.numba_backend.simulator_arguments import Array, Call, Place
 from nvmath_device.numba_backend.simulator_block import Block, calling_thread
-
-if TYPE_CHECKING:
-    from nvmath_device.matmul import Matmul
-
-STATIC_FORM = ("alpha", "a", "b", "beta", "c")
-RUNTIME_FORM = ("alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc")
 
 
 class _Operands(NamedTuple):

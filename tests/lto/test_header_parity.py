@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda.pathfinder import find_nvidia_header_directory
 
 from nvmath_device.lto import mathdx_enums, toolchain
 from nvmath_device.lto.mathdx_prototypes import (
@@ -118,7 +119,7 @@ def flat(enums: Enums) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    directory = toolchain.header_directory()
+    directory = find_nvidia_header_directory("mathdx")
     assert directory, "libmathdx's headers come with its wheel, and pathfinder finds them"
     return "\n".join(without_comments(Path(directory, name).read_text()) for name in HEADERS)
 

@@ -34,7 +34,7 @@ def plain(mm, a, b, c):
     mm.execute(1.0, a, b, 0.0, c)
 
 
-def test_the_plain_call_is_right():
+def test_the_plain_call_is_accepted():
     run(plain)
 
 
