@@ -10,36 +10,36 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cupy as cp
 import numpy as np
 from cupyx.scipy import fft as cufft
 from numba import cuda
+from timing import take_turns
 
 import nvmath_device as nd
 from nvmath_device.info import info
 
 ROUNDS = 15
-WARM_UP = 2
 Launch = Callable[[], Any]
+
+
+def milliseconds(launch: Launch) -> float:
+    start, stop = cp.cuda.Event(), cp.cuda.Event()
+    start.record()
+    launch()
+    stop.record()
+    stop.synchronize()
+    return float(cp.cuda.get_elapsed_time(start, stop))
 
 
 def medians_ms(launches: dict[str, Launch]) -> dict[str, dict[str, Any]]:
     """Median and all samples in milliseconds of each launch; they take turns."""
-    samples: dict[str, list[float]] = {name: [] for name in launches}
-    for _ in range(ROUNDS + WARM_UP):
-        for name, launch in launches.items():
-            start, stop = cp.cuda.Event(), cp.cuda.Event()
-            start.record()
-            launch()
-            stop.record()
-            stop.synchronize()
-            samples[name].append(cp.cuda.get_elapsed_time(start, stop))
-    return {
-        name: {"median_ms": statistics.median(s[WARM_UP:]), "samples_ms": s[WARM_UP:]} for name, s in samples.items()
-    }
+    samples = take_turns(launches, milliseconds, rounds=ROUNDS)
+    return {name: {"median_ms": statistics.median(s), "samples_ms": s} for name, s in samples.items()}
 
 
 def check(got: Any, expected: Any, bound: float) -> float:
@@ -49,12 +49,22 @@ def check(got: Any, expected: Any, bound: float) -> float:
     return error
 
 
+def generate(descriptors: Iterable[Any]) -> None:
+    """Have the code of all in the store before anything is compiled; what is missing is generated at the same time."""
+
+    def one(descriptor: Any) -> None:
+        compile_code = nd.compile_blas_execute if isinstance(descriptor, nd.Matmul) else nd.compile_fft_execute
+        compile_code(descriptor, nd.current_device_lto())
+
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(one, descriptors))
+
+
 # -- products --------------------------------------------------------------------------------------------------
 
 
-def tiled_gemm(precision: tuple[str, str, str], tile: tuple[int, int, int], threads: int) -> Any:
-    """A kernel of one block a tile of C, with a loop over K through shared memory; no pipelining."""
-    mm = nd.Matmul(
+def tile_of(precision: tuple[str, str, str], tile: tuple[int, int, int], threads: int) -> nd.Matmul:
+    return nd.Matmul(
         size=tile,
         precision=precision,
         data_type="real",
@@ -63,6 +73,11 @@ def tiled_gemm(precision: tuple[str, str, str], tile: tuple[int, int, int], thre
         alignment=(16, 16, 16),
         static_block_dim=True,
     )
+
+
+def tiled_gemm(precision: tuple[str, str, str], tile: tuple[int, int, int], threads: int) -> Any:
+    """A kernel of one block a tile of C, with a loop over K through shared memory; no pipelining."""
+    mm = tile_of(precision, tile, threads)
     tm, tn, tk = tile
     at_b = mm.a_size * mm.a_value_type.itemsize // mm.b_value_type.itemsize
     end_b = at_b + mm.b_size
@@ -126,8 +141,21 @@ def gemm_case(n: int, precision: tuple[str, str, str], tile: tuple[int, int, int
 # -- transforms ------------------------------------------------------------------------------------------------
 
 
-def fft_kernel(**options: Any) -> Any:
-    fft = nd.FFT(precision="float32", fft_type="c2c", direction="forward", execution="Block", **options)
+FFT_SIZES = (128, 512, 1024, 4096)
+
+
+def fft_of(size: int, **knobs: Any) -> nd.FFT:
+    return nd.FFT(size=size, precision="float32", fft_type="c2c", direction="forward", execution="Block", **knobs)
+
+
+def fft_knobs(size: int) -> list[dict[str, Any]]:
+    """What cuFFTDx suggests, and the first of what it calls valid."""
+    names = ("elements_per_thread", "ffts_per_block")
+    suggested = dict.fromkeys(names, "suggested")
+    return [suggested, *(dict(zip(names, knobs, strict=True)) for knobs in fft_of(size).valid(*names)[:4])]
+
+
+def fft_kernel(fft: nd.FFT) -> Any:
 
     @cuda.jit
     def kernel(x, y):
@@ -137,7 +165,7 @@ def fft_kernel(**options: Any) -> Any:
         fft.execute(data, scratch)
         fft.store(data, y)
 
-    return kernel, fft
+    return kernel
 
 
 def fft_case(size: int, total_bytes: int) -> dict[str, Any]:
@@ -148,13 +176,12 @@ def fft_case(size: int, total_bytes: int) -> dict[str, Any]:
     arguments = [cuda.as_cuda_array(x), cuda.as_cuda_array(y)]
     launches: dict[str, Launch] = {"cuFFT": lambda: library_plan.fft(x, z, cp.cuda.cufft.CUFFT_FORWARD)}
     launches["copy"] = lambda: cp.copyto(z, x)
-    advice = nd.FFT(size=size, precision="float32", fft_type="c2c", direction="forward", execution="Block")
-    knobs = [("suggested", "suggested"), *advice.valid("elements_per_thread", "ffts_per_block")[:4]]
-    for elements, ffts in knobs:
-        kernel, fft = fft_kernel(size=size, elements_per_thread=elements, ffts_per_block=ffts)
+    for knobs in fft_knobs(size):
+        fft = fft_of(size, **knobs)
+        kernel = fft_kernel(fft)
         grid, block = -(-rows // fft.ffts_per_block), tuple(fft.block_dim)
         bound = kernel[grid, block, 0, fft.shared_memory_size]
-        launches[f"nvmath_device {elements} {ffts}"] = lambda bound=bound: bound(*arguments)
+        launches[f"nvmath_device {' '.join(map(str, knobs.values()))}"] = lambda bound=bound: bound(*arguments)
     launches["cuFFT"]()
     expected = z.copy()
     for name, launch in launches.items():
@@ -181,11 +208,13 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=1 << 30, help="bytes of one array of signals")
     options = parser.parse_args()
     results: dict[str, Any] = {"info": info(), "gemm": [], "fft": []}
+    generate(tile_of(*gemm) for gemm in GEMMS)
+    generate(fft_of(size, **knobs) for size in FFT_SIZES for knobs in fft_knobs(size))
     for precision, tile, threads in GEMMS:
         case = gemm_case(options.size, precision, tile, threads)
         results["gemm"].append(case)
         print(f"{case['case']:60} {case['tflops']:7.1f} TFLOP/s  {case['of_cublas']:.2f} of cuBLAS", flush=True)
-    for size in (128, 512, 1024, 4096):
+    for size in FFT_SIZES:
         case = fft_case(size, options.bytes)
         results["fft"].append(case)
         speeds = ", ".join(f"{name} {speed:.2f}" for name, speed in case["tb_per_s"].items())

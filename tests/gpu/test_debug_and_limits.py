@@ -68,10 +68,11 @@ def test_debug_notices_short_and_misplaced_operands():
 
 def test_debug_notices_misaligned_and_overlapping_operands():
     mm = nd.Matmul((16, 16, 16), "float32", "real", arrangement=("row_major",) * 3, block_size=32, alignment=(16, 4, 4))
+    one_more = mm.a_size + 1
 
     @cuda.jit(debug=True, opt=False)
     def misaligned(x):
-        a = nd.shared.array(mm.a_size + 1, np.float32)
+        a = nd.shared.array(one_more, np.float32)
         b = nd.shared.array(mm.b_size, np.float32)
         c = nd.shared.array(mm.c_size, np.float32)
         mm.execute(1.0, a[1:], b, 0.0, c)
