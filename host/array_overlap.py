@@ -46,6 +46,8 @@ def may_overlap_itself(view: ArrayView) -> bool:
     Strides must be nested: each at least as large as all smaller axes reach. All arrays that slicing,
     transposing and reversing make of an ordinary one are.
     """
+    if 0 in view.shape:
+        return False
     reach = 1
     for stride, extent in sorted((abs(s), n) for n, s in zip(view.shape, view.strides, strict=True) if n > 1):
         if stride < reach:

@@ -93,7 +93,17 @@ def plan_empty(
             (ptr, shape, strides, element, is_complex, device, made_in, False, False, array, None, None),
         )
 
+    empty.array = getattr(make, "on_current", make)  # type: ignore[attr-defined]
     return empty
+
+
+def plan_array(empty: Callable[[int], ArrayView]) -> Make:
+    """What a function of :func:`plan_empty` makes its arrays with, without making a view of them.
+
+    For calls on the library's current stream and device only, which is not checked.
+    """
+    make: Make = empty.array  # type: ignore[attr-defined]
+    return make
 
 
 def hand_over(operand: ArrayView) -> Any:
@@ -168,8 +178,13 @@ def _cupy_maker(layout: _Layout) -> Make:
     cupy, dtype, index = sys.modules["cupy"], layout.numpy_dtype(), layout.device.index
     if layout.element.numpy.startswith("float8"):
         raise layout.refusal("CuPy has no fp8")
-    cuda = cupy.cuda
+    cuda, shape, ndarray = cupy.cuda, layout.shape, cupy.ndarray
     create = layout.ordered(lambda shape, order: cupy.empty(shape, dtype, order))
+    is_plain = layout.axes == axis_order("C", len(shape))
+
+    def on_current(stream: int) -> tuple[Any, int]:
+        array = ndarray(shape, dtype) if is_plain else create()
+        return array, array.data.ptr
 
     def make(stream: int) -> tuple[Any, int]:
         if cuda.runtime.getDevice() == index and same_stream(stream, cuda.get_current_stream(index).ptr):
@@ -179,6 +194,7 @@ def _cupy_maker(layout: _Layout) -> Make:
                 array = create()
         return array, array.data.ptr
 
+    make.on_current = on_current  # type: ignore[attr-defined]
     return make
 
 
@@ -191,6 +207,11 @@ def _torch_maker(layout: _Layout) -> Make:
         raise layout.refusal("this PyTorch has no such type")
     device = layout.device
     place = torch.device("cpu") if device.kind == "cpu" else torch.device("cuda", device.index)
+    create = torch.empty_strided
+
+    def on_current(stream: int) -> tuple[Any, int]:
+        array = create(shape, strides, dtype=dtype, device=place)
+        return array, array.data_ptr()
 
     def make(stream: int) -> tuple[Any, int]:
         if device.kind == "cpu" or same_stream(stream, current_stream("torch", device)):
@@ -200,6 +221,7 @@ def _torch_maker(layout: _Layout) -> Make:
                 array = torch.empty_strided(shape, strides, dtype=dtype, device=place)
         return array, array.data_ptr()
 
+    make.on_current = on_current  # type: ignore[attr-defined]
     return make
 
 

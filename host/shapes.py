@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from nvmath_device.errors import InvalidArgumentError
+from nvmath_device.host.matrix_strides import broadcast_strides
 
 Shape = tuple[int, ...]
 
@@ -78,6 +79,19 @@ def plan_shapes(a: Shape, b: Shape, c: Shape | None = None) -> Shapes:
     if c is not None and c != result:
         _check_c(c, (*batch, m, n), result)
     return Shapes(m, n, k, batch, a_matrix, b_matrix, result, c)
+
+
+def strides_as_result(shape: Shape, strides: Shape, shapes: Shapes) -> Shape:
+    """Strides under which C, or an array for the result, reads as (*batch, m, n): zero where it is broadcast."""
+    missing = len(shapes.matrix_result) - len(shapes.result)
+    if missing and shape == shapes.result:
+        batch, vector = strides[: len(shapes.batch)], strides[len(shapes.batch) :]
+        if missing == 2:
+            return (*batch, 0, 0)
+        return (*batch, 0, *vector) if shapes.m == 1 else (*batch, *vector, 0)
+    found = broadcast_strides(shape, strides, shapes.matrix_result)
+    assert found is not None, "plan_shapes has checked it"
+    return found
 
 
 def _broadcast(x: Shape, y: Shape, what: str) -> Shape:

@@ -12,8 +12,9 @@ import threading
 from collections import deque
 from typing import Any
 
-from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, NoDeviceError
+from nvmath_device.errors import ArgumentTypeError, DriverError, InvalidArgumentError, NvmathDeviceError
 from nvmath_device.host.array_view import Device
+from nvmath_device.host.driver import bindings, call
 
 LEGACY_DEFAULT, LEGACY, PER_THREAD = 0, 1, 2
 _ACCEPTED = (
@@ -113,24 +114,22 @@ def _checked(handle: Any, stream: Any, argument: str) -> int:
 # -- order --------------------------------------------------------------------------------------------------
 
 
-def _driver() -> Any:
-    from cuda.bindings import driver
-
-    return driver
+_DEAD = (400, 709)  # INVALID_HANDLE, CONTEXT_IS_DESTROYED
 
 
-def _call(function: Any, *arguments: Any) -> Any:
-    """The result of a driver function after its status, which must be success."""
+def call_on_stream(function: Any, *arguments: Any) -> Any:
+    """:func:`driver.call` of a function that takes a user's stream, and no other handle that could be wrong.
+
+    Raises:
+        InvalidArgumentError: the driver does not take the stream.
+        DriverError, NoDeviceError: as :func:`driver.call`.
+    """
     try:
-        status, *results = function(*arguments)
-    except RuntimeError as error:  # what the bindings raise when they find no driver
-        raise NoDeviceError(f"{function.__name__}: {error}") from error
-    if int(status) != 0:
-        raise InvalidArgumentError(
-            f"{function.__name__} failed with {getattr(status, 'name', status)}; is the stream alive, and of the "
-            "current device?"
-        )
-    return results[0] if results else None
+        return call(function, *arguments)
+    except DriverError as error:
+        if error.status not in _DEAD:
+            raise
+        raise InvalidArgumentError(f"stream: {error}; is the stream alive, and of the current device?") from error
 
 
 def order_after(consumer: int, producer: int) -> None:
@@ -140,20 +139,20 @@ def order_after(consumer: int, producer: int) -> None:
     """
     if same_stream(consumer, producer):
         return
-    driver = _driver()
+    driver = bindings()
     event = _record(driver, producer)
     try:
-        _call(driver.cuStreamWaitEvent, consumer, event, 0)
+        call_on_stream(driver.cuStreamWaitEvent, consumer, event, 0)
     finally:
-        _call(driver.cuEventDestroy, event)
+        call(driver.cuEventDestroy, event)
 
 
 def _record(driver: Any, stream: int) -> Any:
-    event = _call(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+    event = call(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
     try:
-        _call(driver.cuEventRecord, event, stream)
-    except InvalidArgumentError:
-        _call(driver.cuEventDestroy, event)
+        call_on_stream(driver.cuEventRecord, event, stream)
+    except NvmathDeviceError:
+        driver.cuEventDestroy(event)  # whatever it answers: the first error is the one to report
         raise
     return event
 
@@ -176,28 +175,28 @@ class Retained:
     def keep(self, stream: int, *objects: Any) -> None:
         """Keep ``objects`` until all that is on ``stream`` now is done. The stream's device must be current."""
         self.release_done()
-        event = _record(_driver(), stream)
+        event = _record(bindings(), stream)
         with self._lock:
             self._pending.append((event, objects))
 
     def release_done(self) -> None:
         """Let go of what is done, oldest first. The first that is not stops the search."""
-        driver = _driver()
+        driver = bindings()
         done = []
         with self._lock:
             while self._pending and _is_done(driver, self._pending[0][0]):
                 done.append(self._pending.popleft())
         for event, _ in done:
-            _call(driver.cuEventDestroy, event)
+            call(driver.cuEventDestroy, event)
 
     def clear(self) -> None:
         """Wait for everything and let go of it."""
-        driver = _driver()
+        driver = bindings()
         with self._lock:
             pending, self._pending = self._pending, deque()
         for event, _ in pending:
-            _call(driver.cuEventSynchronize, event)
-            _call(driver.cuEventDestroy, event)
+            call(driver.cuEventSynchronize, event)
+            call(driver.cuEventDestroy, event)
 
 
 def _is_done(driver: Any, event: Any) -> bool:

@@ -21,6 +21,7 @@ from nvmath_device.descriptors import (
     BlockExecution,
     GemmDescriptor,
     LeadingDimension,
+    require_device_precision,
 )
 from nvmath_device.errors import UnsupportedError
 from nvmath_device.frozen import frozen
@@ -78,10 +79,12 @@ def gemm_recipe(descriptor: GemmDescriptor, execution: BlockExecution, *, api: s
     (:func:`nvmath_device.lto.codegen.gemm_suggestions`), not code to run.
 
     Raises:
+        InvalidArgumentError: libmathdx does not multiply these element types.
         UnsupportedError: A, B and C together do not fit into the shared memory of a block of ``sm``.
     """
     assert api in GEMM_APIS
     assert execution.sm is not None
+    require_device_precision(descriptor)
     sm = execution.sm
     ask_ld = descriptor.leading_dimension == SUGGESTED
     if not ask_ld:

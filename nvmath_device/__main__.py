@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m nvmath_device``: ``info`` tells about the installation, ``cache`` about the code store."""
+"""``python -m nvmath_device``: ``info``, ``cache`` (the code store), ``support-matrix`` (cuBLASLt on this device)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvmath_device.errors import NvmathDeviceError
@@ -34,6 +35,13 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="as JSON")
     info.set_defaults(run=_info)
 
+    matrix = commands.add_parser(
+        "support-matrix", help="types, epilogs and layouts that cuBLASLt has algorithms for on this device, as Markdown"
+    )
+    matrix.add_argument("--json", action="store_true", help="as JSON, with every single answer")
+    matrix.add_argument("--output", metavar="FILE", help="into FILE instead of stdout")
+    matrix.set_defaults(run=_support_matrix)
+
     cache = commands.add_parser("cache", help="look at, empty, or pass on the code store")
     actions = cache.add_subparsers(required=True, metavar="ACTION")
     for name, run, text in (
@@ -57,6 +65,18 @@ def _info(arguments: argparse.Namespace) -> int:
 
     report = info()
     print(json.dumps(report, indent=2) if arguments.json else render(report))
+    return 0
+
+
+def _support_matrix(arguments: argparse.Namespace) -> int:
+    from nvmath_device.host.support_matrix import render, support_matrix
+
+    report = support_matrix()
+    text = json.dumps(report, indent=1) + "\n" if arguments.json else render(report)
+    if arguments.output is None:
+        print(text, end="")
+    else:
+        Path(arguments.output).write_text(text, encoding="utf-8")
     return 0
 
 

@@ -8,13 +8,16 @@ checks everything that can be known without a library.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from nvmath_device.checks import choice, choices, positive_int, positive_ints
-from nvmath_device.dtypes import ElementType, ValueType, element_type
+from nvmath_device.dtypes import ElementType, ValueType, element_type, float32, float64
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
 from nvmath_device.frozen import frozen, replace
-from nvmath_device.targets import MAX_THREADS_PER_BLOCK, ComputeCapability
+from nvmath_device.targets import MAX_THREADS_PER_BLOCK, ComputeCapability, compute_capability
+
+if TYPE_CHECKING:
+    from nvmath_device.matmul import Matmul
 
 SUGGESTED: Literal["suggested"] = "suggested"
 COL_MAJOR, ROW_MAJOR = "col_major", "row_major"
@@ -126,6 +129,9 @@ class GemmDescriptor:
     may be ``"suggested"`` (libmathdx chooses, for fewer bank conflicts) until a target is known; ``None``
     becomes the tight one. ``alignment`` is a promise, in bytes, about the three pointers.
 
+    A descriptor is well formed; whether its element types can be multiplied is the business of who does it. The
+    device level (:func:`require_device_precision`) has other combinations than the host level.
+
     Raises:
         InvalidArgumentError, ArgumentTypeError: naming the argument, its value and what is allowed.
     """
@@ -143,10 +149,6 @@ class GemmDescriptor:
         put(self, "size", GemmSize(*positive_ints(self.size, 3, argument="size", meaning="(m, n, k)")))
         put(self, "precision", _precision(self.precision))
         put(self, "data_type", choice(self.data_type, ("real", "complex"), argument="data_type"))
-        reason = refuse_precision(*self.precision, data_type=self.data_type)
-        if reason:
-            names = ", ".join(map(str, self.precision))
-            raise InvalidArgumentError(f"precision: ({names}) is not offered for {self.data_type} matrices: {reason}")
         put(
             self,
             "arrangement",
@@ -156,6 +158,74 @@ class GemmDescriptor:
         put(self, "transpose_mode", TransposeMode(*choices(self.transpose_mode, modes, 2, argument="transpose_mode")))
         put(self, "leading_dimension", self._leading_dimension())
         put(self, "alignment", self._alignment())
+
+    # -- between the levels --------------------------------------------------------------------------------
+
+    @classmethod
+    def from_arrays(cls, a: Any, b: Any, c: Any = None) -> GemmDescriptor:
+        """The product of two matrices, and the C it is added to, as they lie in memory.
+
+        Arrays of any library on any device, mixed freely; they are looked at and not kept, and their addresses
+        play no part. Of a matrix that is both row-major and column-major (a single row, say) the first is said.
+        A lazily conjugated matrix (torch's ``x.conj()``) is the conjugate transpose of the stored one. Without
+        ``c``, C is what :class:`nvmath_device.host.Matmul` makes for such operands: elements of A's type, for
+        integers of their :func:`accumulator`, in the order of A, or of B where A has no order of its own.
+
+        Raises:
+            ArgumentTypeError: not an array, or real and complex ones.
+            InvalidArgumentError: not two-dimensional, shapes that do not go together, an extent of 0, or strides
+                that no order and leading dimension describe.
+        """
+        from nvmath_device.host.gemm_descriptor import describe_arrays
+
+        return describe_arrays(a, b, c)
+
+    def tile(
+        self,
+        size: Any,
+        *,
+        precision: Any = None,
+        leading_dimension: Any = None,
+        alignment: Any = None,
+        arrangement: Any = None,
+        **block: Any,
+    ) -> Matmul:
+        """The device-level GEMM of one tile of this product, for kernels that loop over tiles.
+
+        It has this descriptor's element types of A and B, orders and transpositions; a conjugated tile is
+        column-major throughout, as libmathdx needs it. C is what the sum over k is kept in, the :func:`accumulator`
+        of the three types. Leading dimensions and alignment are those of the tile in shared memory and have nothing
+        to do with this descriptor's: no padding, and an element's size. The tile may be larger than the product;
+        copies fill what is missing with zeros.
+
+        Args:
+            size: (m, n, k) of the tile, in elements.
+            precision: other element types, one for all or three for A, B and C.
+            leading_dimension, alignment, arrangement: as for :class:`nvmath_device.Matmul`.
+            block: what :meth:`nvmath_device.Matmul.from_descriptor` takes: ``sm``, ``block_size``, ``block_dim``,
+                ``static_block_dim``, ``with_pipeline``, ``enable_input_streaming``.
+
+        Raises:
+            InvalidArgumentError, ArgumentTypeError: naming the argument, its value and what is allowed. Among them:
+                the device level does not multiply these element types.
+            UnsupportedError: the tile does not fit into the shared memory of ``sm``.
+        """
+        from nvmath_device.matmul import Matmul
+
+        if precision is None:
+            a, b, _ = self.precision
+            precision = (a, b, accumulator(*self.precision))
+        if arrangement is None:
+            conjugates = self.data_type == "complex" and CONJ_TRANSPOSED in self.transpose_mode
+            arrangement = _COLUMNS if conjugates else self.arrangement
+        tile = self.replace(
+            size=size,
+            precision=precision,
+            leading_dimension=leading_dimension,
+            alignment=alignment,
+            arrangement=arrangement,
+        )
+        return Matmul.from_descriptor(tile, **block)
 
     # -- derived -------------------------------------------------------------------------------------------
 
@@ -254,6 +324,21 @@ def _precision(value: Any) -> Precision:
     return Precision(*(element_type(t, argument="precision") for t in types))
 
 
+def accumulator(a: ElementType, b: ElementType, c: ElementType | None = None) -> ElementType:
+    """The element type to sum up products of A and B in, which then become C.
+
+    float32 for floats, float64 where one of the three is float64. For integers the narrowest that is at least four
+    times as wide as A and B (64 bits where there is none), no narrower than an integer C, and signed where one of
+    them is.
+    """
+    if a.is_float or b.is_float:
+        return float64 if float64 in (a, b, c) else float32
+    integers = [t for t in (a, b, c) if t is not None and not t.is_float]
+    width = max(4 * max(a.itemsize, b.itemsize), *(t.itemsize for t in integers))
+    kind = "int" if any(t.kind == "int" for t in integers) else "uint"
+    return element_type(f"{kind}{8 * min(width, 8)}")
+
+
 ACCUMULATORS = ("float16", "float32", "float64", "int32", "int64", "uint32", "uint64")
 
 
@@ -281,6 +366,19 @@ def refuse_precision(a: ElementType, b: ElementType, c: ElementType, *, data_typ
     return None
 
 
+def require_device_precision(descriptor: GemmDescriptor) -> None:
+    """Refuse, before anything is compiled, the element types that the device level does not multiply.
+
+    Raises:
+        InvalidArgumentError: with the types and the reason.
+    """
+    reason = refuse_precision(*descriptor.precision, data_type=descriptor.data_type)
+    if reason:
+        names = ", ".join(map(str, descriptor.precision))
+        kind = descriptor.data_type
+        raise InvalidArgumentError(f"precision: ({names}) is not offered for {kind} matrices: {reason}")
+
+
 @frozen(kw_only=True)
 class BlockExecution:
     """How a block runs a GEMM: the part of a device-level GEMM that the host level has no use for.
@@ -303,12 +401,43 @@ class BlockExecution:
                 raise ArgumentTypeError(f"{name}: {value!r} is not a bool")
 
 
+def read_block_execution(
+    *,
+    sm: Any = None,
+    block_size: Any = None,
+    block_dim: Any = None,
+    static_block_dim: bool = False,
+    with_pipeline: bool = False,
+    enable_input_streaming: bool = False,
+) -> BlockExecution:
+    """The block as a user writes it: threads as a number or as (x, y, z), a target in any spelling."""
+    return BlockExecution(
+        block_dim=_read_block(block_size, block_dim),
+        static_block_dim=static_block_dim,
+        with_pipeline=with_pipeline,
+        enable_input_streaming=enable_input_streaming,
+        sm=None if sm is None else compute_capability(sm),
+    )
+
+
+def _read_block(block_size: Any, block_dim: Any) -> Dim3 | Literal["suggested"]:
+    if block_size is not None and block_dim is not None:
+        raise InvalidArgumentError("block_size and block_dim are both given; give one of them")
+    if block_size is not None and not isinstance(block_size, str):
+        return _read_threads(positive_int(block_size, argument="block_size"), argument="block_size")
+    value = block_dim if block_size is None else block_size
+    if value is None or isinstance(value, str):
+        choice(value or SUGGESTED, (SUGGESTED,), argument="block_dim" if block_size is None else "block_size")
+        return SUGGESTED
+    return _read_threads(value, argument="block_dim")
+
+
 MIN_GEMM_THREADS = 32  # a warp; cuBLASDx has no block GEMM of less
 MAX_BLOCK_Z = 64  # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"
 
 
-def block_dim(value: Any, *, argument: str = "block_dim") -> Dim3:
-    """Read (x,), (x, y) or (x, y, z) threads, 32 to 1024 in all."""
+def _read_threads(value: Any, *, argument: str) -> Dim3:
+    """(x,), (x, y) or (x, y, z) threads, 32 to 1024 in all."""
     values = (value,) if not isinstance(value, Iterable) else tuple(value)
     if not 1 <= len(values) <= 3:
         raise InvalidArgumentError(f"{argument}: {value!r} has {len(values)} numbers; give 1 to 3")

@@ -66,12 +66,41 @@ def _rebuild_host_library_error(text: str, function: str, status: int | None, lo
     return error
 
 
+class DriverError(NvmathDeviceError, RuntimeError):
+    """A call of the CUDA driver failed.
+
+    ``function`` names the call, ``status`` is its number. ``earlier`` tells that not this call is at fault but work
+    that was put on the GPU before: CUDA reports that at whatever call comes next, and the context is lost.
+    """
+
+    def __init__(self, message: str, *, function: str = "", status: int | None = None, earlier: bool = False) -> None:
+        super().__init__(message)
+        self.function = function
+        self.status = status
+        self.earlier = earlier
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_driver_error, (self.args[0], self.function, self.status, self.earlier))
+
+
+def _rebuild_driver_error(text: str, function: str, status: int | None, earlier: bool) -> DriverError:
+    return DriverError(text, function=function, status=status, earlier=earlier)
+
+
+class DeviceMemoryError(NvmathDeviceError, MemoryError):
+    """GPU memory could not be taken. The message says how many bytes, for what, and how many are free."""
+
+
 class MissingDependencyError(NvmathDeviceError, ImportError):
     """A package or library is not installed. The message gives the command that installs it."""
 
 
 class NoDeviceError(NvmathDeviceError, RuntimeError):
     """A CUDA device or driver is needed and there is none."""
+
+
+class InvalidStateError(NvmathDeviceError, RuntimeError):
+    """An object cannot do this now: it was freed, is not planned, or a CUDA graph is being captured."""
 
 
 class KernelOnlyError(NvmathDeviceError, RuntimeError):

@@ -7,9 +7,10 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from nvmath_device import simulation
-from nvmath_device.checks import choice, missing, positive_int, read_knobs
+from nvmath_device.checks import choice, missing, read_knobs
 from nvmath_device.descriptors import (
     NON_TRANSPOSED,
+    ROW_MAJOR,
     SUGGESTED,
     Alignment,
     Arrangement,
@@ -21,11 +22,10 @@ from nvmath_device.descriptors import (
     MatrixLayout,
     Precision,
     TransposeMode,
+    read_block_execution,
+    require_device_precision,
 )
-from nvmath_device.descriptors import (
-    block_dim as read_block_dim,
-)
-from nvmath_device.errors import InvalidArgumentError, UnsupportedError
+from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from nvmath_device.frozen import replace
 from nvmath_device.kernel_calls import call_in_kernel
 from nvmath_device.shared_storage import SharedStorageCalc
@@ -134,23 +134,42 @@ class Matmul:
             alignment=alignment,
             **layout,
         )
-        execution_part = BlockExecution(
-            block_dim=_read_block(block_size, block_dim),
+        block = read_block_execution(
+            sm=sm,
+            block_size=block_size,
+            block_dim=block_dim,
             static_block_dim=static_block_dim,
             with_pipeline=with_pipeline,
             enable_input_streaming=enable_input_streaming,
-            sm=None if sm is None else compute_capability(sm),
         )
-        self._set(descriptor, execution_part)
+        self._set(descriptor, block)
 
     @classmethod
-    def from_descriptor(cls, descriptor: GemmDescriptor, execution: BlockExecution | None = None) -> Matmul:
-        """The device-level GEMM of a descriptor, for example one that the host level made."""
+    def from_descriptor(
+        cls, descriptor: GemmDescriptor, execution: BlockExecution | None = None, **block: Any
+    ) -> Matmul:
+        """The device-level GEMM of a descriptor, as it is; :meth:`GemmDescriptor.tile` makes one of a part of it.
+
+        Args:
+            execution: the block, or instead of it
+            block: the arguments of :class:`Matmul` about the block: ``sm``, ``block_size``, ``block_dim``,
+                ``static_block_dim``, ``with_pipeline``, ``enable_input_streaming``.
+
+        Raises:
+            InvalidArgumentError, ArgumentTypeError, UnsupportedError: as :class:`Matmul`.
+        """
+        if execution is None:
+            execution = read_block_execution(**block)
+        elif not isinstance(execution, BlockExecution):
+            raise ArgumentTypeError(f"execution: {execution!r} is not a BlockExecution")
+        elif block:
+            raise InvalidArgumentError(f"execution and {', '.join(block)} are both given; give one of them")
         self = cls.__new__(cls)
-        self._set(descriptor, execution or BlockExecution())
+        self._set(descriptor, execution)
         return self
 
     def _set(self, descriptor: GemmDescriptor, execution: BlockExecution) -> None:
+        require_device_precision(descriptor)
         self.__dict__["descriptor"] = descriptor
         self.__dict__["block_execution"] = execution
         if execution.sm is not None and descriptor.leading_dimension != SUGGESTED:
@@ -186,9 +205,10 @@ class Matmul:
         m, n, k = d.size
         types = ", ".join(map(str, d.precision)) if len(set(d.precision)) > 1 else str(d.precision.c)
         parts = [f"{m}x{n}x{k}", types, d.data_type]
-        if d.transpose_mode != (NON_TRANSPOSED, NON_TRANSPOSED):
+        is_transposed = d.transpose_mode != (NON_TRANSPOSED, NON_TRANSPOSED)
+        if is_transposed:
             parts.append(f"transpose_mode={tuple(d.transpose_mode)}")
-        else:
+        if not is_transposed or ROW_MAJOR in d.arrangement:
             parts.append(f"arrangement={tuple(d.arrangement)}")
         if d.leading_dimension != d.tight_leading_dimension:
             shown = tuple(d.leading_dimension) if isinstance(d.leading_dimension, LeadingDimension) else SUGGESTED
@@ -452,18 +472,6 @@ def _refuse_execution(execution: Any) -> None:
             "solves only); use execution='Block'"
         )
     choice(execution, ("Block",), argument="execution")
-
-
-def _read_block(block_size: Any, block_dim: Any) -> Dim3 | Literal["suggested"]:
-    if block_size is not None and block_dim is not None:
-        raise InvalidArgumentError("block_size and block_dim are both given; give one of them")
-    if block_size is not None and not isinstance(block_size, str):
-        return read_block_dim(positive_int(block_size, argument="block_size"), argument="block_size")
-    value = block_dim if block_size is None else block_size
-    if value is None or isinstance(value, str):
-        choice(value or SUGGESTED, (SUGGESTED,), argument="block_dim" if block_size is None else "block_size")
-        return SUGGESTED
-    return read_block_dim(value)
 
 
 def current_target() -> ComputeCapability:

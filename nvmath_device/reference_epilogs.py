@@ -8,15 +8,16 @@ arguments; rounding to the stored type is the caller's. Formulas are cuBLASLt's 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_SQRT_2_OVER_PI = np.sqrt(2.0 / np.pi)
+_SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)  # a Python number, so that float32 stays float32
 _CUBIC = 0.044715
-MASK_ALIGNMENT = 128  # rows of a packed RELU mask: cuBLASLt wants a leading dimension of whole 16 bytes
+MASK_ALIGNMENT = 128  # bits along the packed axis of a RELU mask: cuBLASLt wants lines of whole 16 bytes
 
 
 def relu(x: Array) -> Array:
@@ -30,38 +31,40 @@ def gelu(x: Array) -> Array:
 
 
 def gelu_derivative(x: Array) -> Array:
-    """Derivative of :func:`gelu` at ``x``, the value before the activation."""
+    """Derivative of :func:`gelu` at ``x``, the value before the activation; 0 or 1 where tanh has saturated."""
     t = np.tanh(_inner(x))
     slope = _SQRT_2_OVER_PI * (1.0 + 3.0 * _CUBIC * x * x)
-    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope
+    flat = 1.0 - t * t == 0  # where slope may be infinite
+    return 0.5 * (1.0 + t) + np.where(flat, np.zeros((), x.dtype), 0.5 * x * (1.0 - t * t) * slope)
 
 
 def _inner(x: Array) -> Array:
     return _SQRT_2_OVER_PI * (x + _CUBIC * x * x * x)
 
 
-def pack_mask(positive: Array) -> Array:
-    """A boolean (..., m, n) array as bits along m: uint8 (..., ceil(m / 128) * 16, n).
+def pack_mask(positive: Array, axis: int = -2) -> Array:
+    """A boolean array as bits along ``axis``, whose extent becomes ceil(extent / 128) * 16 bytes.
 
-    Bit i % 8 of byte i // 8 of a column belongs to row i; rows beyond m are 0.
+    Bit i % 8 of byte i // 8 belongs to element i; bits beyond the extent are 0.
     """
-    m = positive.shape[-2]
-    rows = -(-m // MASK_ALIGNMENT) * MASK_ALIGNMENT
-    padded = np.zeros((*positive.shape[:-2], rows, positive.shape[-1]), bool)
-    padded[..., :m, :] = positive
-    return np.packbits(padded, axis=-2, bitorder="little")
+    extent = positive.shape[axis]
+    shape = list(positive.shape)
+    shape[axis] = -(-extent // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    padded = np.zeros(shape, bool)
+    np.moveaxis(padded, axis, 0)[:extent] = np.moveaxis(positive, axis, 0)
+    return np.packbits(padded, axis=axis, bitorder="little")
 
 
-def unpack_mask(bits: Array, m: int) -> Array:
-    """The boolean (..., m, n) array that :func:`pack_mask` packed."""
-    return np.unpackbits(bits, axis=-2, bitorder="little")[..., :m, :].astype(bool)
+def unpack_mask(bits: Array, extent: int, axis: int = -2) -> Array:
+    """The boolean array that :func:`pack_mask` packed, of that extent along ``axis``."""
+    return np.unpackbits(bits, axis=axis, count=extent, bitorder="little").astype(bool)
 
 
 def sum_of_columns(x: Array) -> Array:
-    """Gradient of a bias with one element a row: the sum of (..., m, n) over n."""
-    return x.sum(axis=-1)
+    """Gradient of a bias with one element a row: the sum of (..., m, n) over n, added up in float64."""
+    return x.sum(axis=-1, dtype=np.float64).astype(x.dtype)
 
 
 def sum_of_rows(x: Array) -> Array:
-    """Gradient of a bias with one element a column: the sum of (..., m, n) over m."""
-    return x.sum(axis=-2)
+    """Gradient of a bias with one element a column: the sum of (..., m, n) over m, added up in float64."""
+    return x.sum(axis=-2, dtype=np.float64).astype(x.dtype)

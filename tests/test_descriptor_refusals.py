@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import nvmath_device as nd
 from nvmath_device.descriptors import refuse_precision
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, NvmathDeviceError, UnsupportedError
+from nvmath_device.lto.recipes import gemm_recipe
 from tests.descriptor_makers import (
     COL,
     ROW,
@@ -349,19 +350,30 @@ RULE = [
 ]
 
 
+ON_SM_90 = nd.BlockExecution(block_dim=nd.Dim3(64), sm=nd.ComputeCapability(9, 0))
+
+
 @pytest.mark.parametrize(("a", "b", "c", "real", "is_complex"), RULE, ids=lambda x: x if isinstance(x, str) else "")
 def test_r002_the_rule_of_element_types(a, b, c, real, is_complex):
     types = [nd.element_type(t) for t in (a, b, c)]
     for data_type, expected in (("real", real), ("complex", is_complex)):
         reason = refuse_precision(*types, data_type=data_type)
+        descriptor = gemm(precision=(a, b, c), data_type=data_type)  # the host level may have what the device has not
+        assert descriptor.precision == tuple(types)
         if expected is True:
             assert reason is None
-            assert gemm(precision=(a, b, c), data_type=data_type).precision == tuple(types)
+            assert matmul(precision=(a, b, c), data_type=data_type).descriptor == descriptor
             continue
         assert expected in reason
-        with pytest.raises(InvalidArgumentError) as error:
-            gemm(precision=(a, b, c), data_type=data_type)
-        assert words(error) == f"precision: ({a}, {b}, {c}) is not offered for {data_type} matrices: {reason}"
+        ways = {
+            matmul: {"precision": (a, b, c), "data_type": data_type},
+            nd.Matmul.from_descriptor: {"descriptor": descriptor},
+            gemm_recipe: {"descriptor": descriptor, "execution": ON_SM_90, "api": "SMEM"},
+        }
+        for make, arguments in ways.items():
+            with pytest.raises(InvalidArgumentError) as error:
+                make(**arguments)
+            assert words(error) == f"precision: ({a}, {b}, {c}) is not offered for {data_type} matrices: {reason}"
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "tfloat32", "float8_e4m3fn", "int8", np.int16])
@@ -373,10 +385,8 @@ def test_r002_one_type_for_all_is_refused_where_c_cannot_have_it(precision):
 def test_r009_conjugation_needs_column_major_and_says_so():
     """Refused when the target is known at the latest, in words, not by libmathdx."""
     d = gemm(data_type="complex", arrangement=(COL, COL, ROW), transpose_mode=("conj_transposed", "non_transposed"))
-    from nvmath_device.lto.recipes import gemm_recipe
-
     with pytest.raises(UnsupportedError, match=r"'conj_transposed' needs column-major A, B and C.*row_major"):
-        gemm_recipe(d, nd.BlockExecution(block_dim=nd.Dim3(64), sm=nd.ComputeCapability(9, 0)), api="SMEM")
+        gemm_recipe(d, ON_SM_90, api="SMEM")
 
 
 # -- nothing but the family ----------------------------------------------------------------------------------

@@ -159,6 +159,11 @@ def test_printed_values_say_what_they_are():
         "Matmul(8x4x16, float32, real, arrangement=('col_major', 'col_major', 'col_major'), "
         "leading_dimension='suggested', alignment=(16, 16, 4), block_dim='suggested', static_block_dim=True)"
     )
+    conjugate = gemm(data_type="complex", transpose_mode=("conj_transposed", "non_transposed"))
+    assert repr(nd.Matmul.from_descriptor(conjugate.replace(arrangement=(COL, ROW, COL), leading_dimension=None))) == (
+        "Matmul(8x4x16, float32, complex, transpose_mode=('conj_transposed', 'non_transposed'), "
+        "arrangement=('col_major', 'row_major', 'col_major'), block_dim='suggested')"
+    )
     assert repr(fft(ffts_per_block=4)) == (
         "FFT(128, float32, c2c, forward, Block, ffts_per_block=4, elements_per_thread='suggested')"
     )
@@ -212,12 +217,21 @@ def test_r031_odd_parts_of_one_buffer_start_aligned():
 orders = st.sampled_from([COL, ROW])
 modes = st.sampled_from(["non_transposed", "transposed", "conj_transposed"])
 # Bytes of one real element; complex ones have two.
-BYTES = {"float8_e4m3fn": 1, "bfloat16": 2, "float16": 2, "tfloat32": 4, "float32": 4, "float64": 8}
+BYTES = {
+    "float8_e4m3fn": 1,
+    "int8": 1,
+    "bfloat16": 2,
+    "float16": 2,
+    "tfloat32": 4,
+    "float32": 4,
+    "int32": 4,
+    "float64": 8,
+}
 
 
 @st.composite
 def descriptions(draw):
-    """Arguments of a legal GemmDescriptor, with what follows from them counted out."""
+    """Arguments of a well-formed GemmDescriptor, with what follows from them counted out."""
     m, n, k = size = draw(st.tuples(*[st.integers(1, 12)] * 3))
     arrangement = draw(st.tuples(orders, orders, orders))
     mode = draw(st.tuples(modes, modes))
@@ -225,8 +239,7 @@ def descriptions(draw):
     shapes[:2] = [s if t == "non_transposed" else s[::-1] for s, t in zip(shapes, mode, strict=False)]
     pads = draw(st.tuples(*[st.integers(0, 3)] * 3))
     lds = [s[0 if o == COL else 1] + pad for s, o, pad in zip(shapes, arrangement, pads, strict=False)]
-    precision = [draw(st.sampled_from(sorted(BYTES))) for _ in "ab"]
-    precision.append(draw(st.sampled_from(["float16", "float32", "float64"])))
+    precision = [draw(st.sampled_from(sorted(BYTES))) for _ in "abc"]
     kind = draw(st.sampled_from(["real", "complex"]))
     itemsizes = [BYTES[t] * (2 if kind == "complex" else 1) for t in precision]
     alignment = [draw(st.sampled_from([a for a in (1, 2, 4, 8, 16) if a >= i])) for i in itemsizes]

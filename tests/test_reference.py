@@ -33,7 +33,7 @@ from nvmath_device.dtypes import (
     uint32,
 )
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
-from nvmath_device.reference import as_complex, from_complex, gemm, round_to
+from nvmath_device.reference import as_complex, from_complex, gemm, product_type, round_to
 
 SEED = 20251201
 
@@ -148,6 +148,20 @@ def test_fp8_beyond_the_largest_number() -> None:
         -math.inf,
     ]
     assert np.isnan(float(round_to(np.nan, float8_e5m2)))
+
+
+@pytest.mark.parametrize("element", [float16, bfloat16, float8_e4m3fn, float8_e5m2])
+@pytest.mark.parametrize("saturate", [None, True, False])
+def test_float32_is_rounded_as_the_same_numbers_in_float64(element: ElementType, saturate: bool | None) -> None:
+    """Every float32 with these low bits: float32 goes through conversions of NumPy and ml_dtypes, float64 does not."""
+    bits = np.uint16 if element.itemsize == 2 else np.uint8
+    for low in (0, 1, 0x7FF, 0x800, 0x801, 0xFFF):
+        x = (np.arange(2**20, dtype=np.uint32) << 12 | low).view(np.float32)
+        with np.errstate(invalid="ignore"):
+            got, want = (round_to(values, element, saturate=saturate) for values in (x, x.astype(np.float64)))
+        nan = np.isnan(want.astype(np.float32))
+        np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), nan)
+        np.testing.assert_array_equal(got.view(bits)[~nan], want.view(bits)[~nan])
 
 
 def test_overflow_elsewhere_is_infinity_unless_saturated_or_cut() -> None:
@@ -335,6 +349,16 @@ def test_integers_are_exact_and_wrap_around(precision: Precision, bits: int, sig
     pairs = [[zip(p, q, strict=True) for p, q in zip(*rows, strict=True)] for rows in zip(exact, added, strict=True)]
     want = [[tuple(wrap(alpha * p + beta * q, bits, signed) for p, q in cell) for cell in row] for row in pairs]
     assert entries(got, int) == [[(re, im if data_type == "complex" else 0) for re, im in row] for row in want]
+
+
+def test_integers_too_large_for_exact_float64_products_are_multiplied_as_integers() -> None:
+    k, sums = 2**15, np.dtype(np.int64)
+    assert product_type(int16, int16, k, sums) == product_type(int8, int8, 2**38, np.dtype(np.int32)) == np.float64
+    assert product_type(int8, int8, 2**38 + 1, np.dtype(np.int32)) == np.int32
+    assert product_type(int32, int32, 1, sums) == np.int64
+    a = np.array([[2**31 - 1, 2**31 - 3]], np.int32)
+    got = gemm(a, a.T, precision=Precision(int32, int32, int64))
+    assert got.tolist() == [[(2**31 - 1) ** 2 + (2**31 - 3) ** 2]]
 
 
 def test_float16_results_are_rounded_once_after_sums_in_float32() -> None:

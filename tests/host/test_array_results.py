@@ -280,7 +280,7 @@ def test_capsules_of_types_that_numpy_does_not_read():
 
 def test_consumers_are_ordered_after_the_result(monkeypatch):
     driver = fakes.FakeDriver()
-    monkeypatch.setattr(streams, "_driver", lambda: driver)
+    monkeypatch.setattr(streams, "bindings", lambda: driver)
     made = plan_empty("generic", (2, 3), bfloat16, device=GPU, allocate=Pool())(5)
     made.owner.__dlpack__(stream=-1)
     made.owner.__dlpack__(stream=5)
