@@ -16,10 +16,10 @@ from typing import Any
 
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
 from nvmath_device.host import current_device
-from nvmath_device.host.algorithms import Algorithm, alignment
+from nvmath_device.host.algorithms import Algorithm
 from nvmath_device.host.cublaslt_calls import version
 from nvmath_device.host.driver import bindings, call
-from nvmath_device.host.lt_plan import SLOTS
+from nvmath_device.host.lt_plan import SLOTS, alignment_in_calls
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences
 from nvmath_device.host.problem_words import problem_words
 from nvmath_device.lto.store import Store, default_store
@@ -146,7 +146,9 @@ def order_key(
         "amax": [problem.result_amax, problem.aux_amax],
         "has_c": problem.has_c,
         "calls": len(lt.calls),
-        "alignments": {name: alignment(plan, slot) for name, slot in zip(SLOTS, slots, strict=True)},
+        "alignments": {
+            name: alignment_in_calls(plan.lt, slot, plan.alignments) for name, slot in zip(SLOTS, slots, strict=True)
+        },
         "workspace_limit": plan.workspace_limit,
         "sm_count_target": options.sm_count_target,
         "deterministic": options.deterministic,

@@ -28,7 +28,7 @@ from nvmath_device.host.cublaslt_enums import (
     Status,
 )
 from nvmath_device.host.cublaslt_tiles import ClusterShape, MatmulStages, MatmulTile
-from nvmath_device.host.lt_plan import SLOTS, LtPlan
+from nvmath_device.host.lt_plan import LtPlan, alignment_in_calls
 
 heuristic_result_dtype = np.dtype(
     [
@@ -57,18 +57,6 @@ class Plan(Protocol):
 
     def check(self, algo: Algo) -> HeuristicResult:
         """What the algorithm needs for the planned product; raises HostLibraryError where it cannot compute it."""
-
-
-_SCRATCH_ALIGNMENT = 256  # bytes; of copies
-
-
-def alignment(plan: Plan, slot: str) -> int:
-    """What all addresses of an operand in cuBLASLt's calls are multiples of, in bytes: those of its copy, if any."""
-    moved = any(move.slot == slot for move in plan.lt.moves)
-    address = _SCRATCH_ALIGNMENT if moved else plan.alignments.get(slot, _SCRATCH_ALIGNMENT)
-    for offsets in plan.lt.calls:
-        address |= offsets[SLOTS.index(slot)]
-    return address & -address
 
 
 # -- capabilities -------------------------------------------------------------------------------------------
@@ -475,7 +463,8 @@ def adopt(given: Any, plan: Plan) -> Algorithm:
             f"allows {plan.workspace_limit}"
         )
     for matrix, slot in zip("abcd", "bacd" if plan.lt.swapped else "abcd", strict=True):
-        needed, there = getattr(algorithm.capabilities, f"min_alignment_{matrix}_bytes"), alignment(plan, slot)
+        needed = getattr(algorithm.capabilities, f"min_alignment_{matrix}_bytes")
+        there = alignment_in_calls(plan.lt, slot, plan.alignments)
         if needed is not None and there < needed:  # cublasLtMatmulAlgoCheck knows no addresses
             raise InvalidArgumentError(
                 f"algorithms: {algorithm!r} needs addresses of {slot} that are multiples of {needed} bytes, and here "

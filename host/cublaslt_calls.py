@@ -18,10 +18,17 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
-from nvmath_device.errors import HostLibraryError, InvalidArgumentError, MissingDependencyError, UnsupportedError
+from nvmath_device.errors import (
+    HostLibraryError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    NvmathDeviceError,
+    UnsupportedError,
+)
 from nvmath_device.host.cublaslt_attributes import shown
 from nvmath_device.host.cublaslt_enums import LibraryProperty, Status
 from nvmath_device.host.cublaslt_prototypes import PROTOTYPES, STATUS, TABLE_VERSION
+from nvmath_device.host.driver import earlier_failure
 from nvmath_device.lto import toolchain
 
 # Refusals of these functions leave everything as it was, so that a call can be repeated with the log on. Setting
@@ -38,6 +45,10 @@ _EXPLAINED = {
     "cublasLtMatmulAlgoCheckForStream",
 }
 _REFUSALS = {Status.NOT_INITIALIZED, Status.INVALID_VALUE, Status.ARCH_MISMATCH, Status.NOT_SUPPORTED}
+# What cuBLASLt answers for whatever the GPU is no longer able to do, too.
+_OF_THE_DEVICE = {
+    Status.NOT_INITIALIZED, Status.ALLOC_FAILED, Status.MAPPING_ERROR, Status.EXECUTION_FAILED, Status.INTERNAL_ERROR
+}  # fmt: skip
 _LOG_EVERYTHING = 31
 _LOG_VARIABLES = ("CUBLASLT_LOG_LEVEL", "CUBLASLT_LOG_MASK", "CUBLASLT_LOG_FILE")
 _LOG_LIMIT = 16_384  # bytes; a log of one call is a few lines, but other threads may write at the same time
@@ -140,8 +151,9 @@ def call(name: str, *args: Any, explain: bool = True) -> Any:
     return None
 
 
-def failure(name: str, args: Sequence[Any], status: int, *, explain: bool = True) -> HostLibraryError:
-    """The error for a status that a call has returned; not raised here.
+def failure(name: str, args: Sequence[Any], status: int, *, explain: bool = True) -> NvmathDeviceError:
+    """The error for a status that a call has returned; not raised here. What an earlier kernel has caused is a
+    :class:`DriverError` that says so, all else a :class:`HostLibraryError`.
 
     For a call that was refused before it did anything (create, heuristics, algorithms, products) the call is repeated
     with cuBLASLt's log switched on and sent to a temporary file: this costs 0.1 to 1 ms, and nothing where no call
@@ -149,6 +161,8 @@ def failure(name: str, args: Sequence[Any], status: int, *, explain: bool = True
     between, and afterwards the log is off. So it is left alone where one of the environment variables
     ``CUBLASLT_LOG_LEVEL``, ``_MASK`` or ``_FILE`` is set: the user reads it elsewhere.
     """
+    if status in _OF_THE_DEVICE and (earlier := earlier_failure(name)):
+        return earlier
     repeatable = explain and name in _EXPLAINED and status in _REFUSALS
     log = _log_of_a_repeated_call(name, args) if repeatable else ""
     text = f"{name}({', '.join(map(_argument, args))}) failed: {status_words(status)}"

@@ -110,6 +110,18 @@ def failure(function: str, status: Any) -> NvmathDeviceError:
     return DriverError(f"{function} failed: {words}", function=function, status=number)
 
 
+def earlier_failure(function: str) -> NvmathDeviceError | None:
+    """The error for what an earlier kernel has done to the current context, if it has; ``function`` met it.
+
+    For libraries whose own status does not tell such a failure from one of theirs.
+    """
+    try:
+        status, *_ = bindings().cuMemGetInfo()
+    except (MissingDependencyError, RuntimeError):  # no driver
+        return None
+    return failure(function, status) if int(status) in _EARLIER else None
+
+
 def status_words(status: Any) -> str:
     """A status in words: ``"CUDA_ERROR_ILLEGAL_ADDRESS (status 700): an illegal memory access was encountered"``."""
     if not hasattr(status, "name"):

@@ -26,13 +26,12 @@ from nvmath_device.host.cublaslt_enums import (
 from nvmath_device.host.device_copies import StridedCopy, apply, plan_copy, prepare
 from nvmath_device.host.driver import bindings
 from nvmath_device.host.gemm_types import scalar_dtype
-from nvmath_device.host.lt_plan import SLOTS, LtMatrix, LtPlan, Move
+from nvmath_device.host.lt_plan import OWN_ALIGNMENT, SLOTS, LtMatrix, LtPlan, Move, alignment_in_calls
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences
 from nvmath_device.host.problem import Problem
 from nvmath_device.host.streams import call_on_stream
 
 A, B, C, D, BIAS, AUX = range(len(SLOTS))
-_SCRATCH_ALIGNMENT = 256
 _SOME_ADDRESS = 1 << 40  # heuristics read nothing of an address but what it is a multiple of
 _SCALE_BYTES = 16
 
@@ -103,13 +102,6 @@ class GpuPlan:
 
     # -- planning ------------------------------------------------------------------------------------------
 
-    def _alignment(self, slot: str, alignments: Mapping[str, int]) -> int:
-        """Alignment of every address that one slot has in the calls of a launch."""
-        address = _SCRATCH_ALIGNMENT if slot in self._places else alignments.get(slot, _SCRATCH_ALIGNMENT)
-        for offsets in self.lt.calls:
-            address |= offsets[SLOTS.index(slot)]
-        return address & -address
-
     def _bind_slots(self, alignments: Mapping[str, int]) -> list[tuple[Any, int]]:
         """Setters of addresses that are operands. Heuristics want to see them, so they get one right away."""
         setters = []
@@ -119,7 +111,7 @@ class GpuPlan:
         if traits.aux:
             setters.append((self._desc.setter(MatmulDescAttribute.EPILOGUE_AUX_POINTER), AUX))
         for put, slot in setters:
-            put(_SOME_ADDRESS + self._alignment(SLOTS[slot], alignments))
+            put(_SOME_ADDRESS + alignment_in_calls(self.lt, SLOTS[slot], alignments))
         return setters
 
     def _bind_names(self) -> dict[str, Any]:
@@ -144,10 +136,10 @@ class GpuPlan:
             P.MAX_WORKSPACE_BYTES: limit,
             P.REDUCTION_SCHEME_MASK: int(reduction),
             P.MAX_WAVES_COUNT: float(preferences.max_waves_count),
-            P.MIN_ALIGNMENT_A_BYTES: self._alignment(left, alignments),
-            P.MIN_ALIGNMENT_B_BYTES: self._alignment(right, alignments),
-            P.MIN_ALIGNMENT_C_BYTES: self._alignment("c" if self.problem.has_c else "d", alignments),
-            P.MIN_ALIGNMENT_D_BYTES: self._alignment("d", alignments),
+            P.MIN_ALIGNMENT_A_BYTES: alignment_in_calls(self.lt, left, alignments),
+            P.MIN_ALIGNMENT_B_BYTES: alignment_in_calls(self.lt, right, alignments),
+            P.MIN_ALIGNMENT_C_BYTES: alignment_in_calls(self.lt, "c" if self.problem.has_c else "d", alignments),
+            P.MIN_ALIGNMENT_D_BYTES: alignment_in_calls(self.lt, "d", alignments),
         }
         if preferences.numerical_impl_mask is not None:
             wanted[P.IMPL_MASK] = int(preferences.numerical_impl_mask)
@@ -253,11 +245,11 @@ def _plan_scratch(problem: Problem, lt: LtPlan) -> tuple[list[tuple[StridedCopy,
     """Copies with their slot and their offset in the scratch memory, offsets by slot, and its size in bytes."""
     part = problem.types.a.itemsize if problem.types.is_complex else None
     copies, places = [], {}
-    offset = _round_up(_SCALE_BYTES * (len(lt.scales) + 2), _SCRATCH_ALIGNMENT) if lt.scales else 0
+    offset = _round_up(_SCALE_BYTES * (len(lt.scales) + 2), OWN_ALIGNMENT) if lt.scales else 0
     for move in lt.moves:
         places[move.slot] = offset
         copies.append((_copy(move, part), SLOTS.index(move.slot), offset))
-        offset += _round_up(move.elements * move.itemsize, _SCRATCH_ALIGNMENT)
+        offset += _round_up(move.elements * move.itemsize, OWN_ALIGNMENT)
     return copies, places, offset
 
 

@@ -117,6 +117,18 @@ class LtPlan:
         return (*self.moves_in, *((self.move_out,) if self.move_out else ()))
 
 
+OWN_ALIGNMENT = 256  # bytes; where memory of an operand's own starts
+
+
+def alignment_in_calls(lt: LtPlan, slot: str, alignments: Mapping[str, int]) -> int:
+    """What an operand's addresses in all calls are multiples of, in bytes, given that of its array by slot."""
+    moved = any(move.slot == slot for move in lt.moves)
+    address = OWN_ALIGNMENT if moved else alignments.get(slot, OWN_ALIGNMENT)
+    for offsets in lt.calls:
+        address |= offsets[SLOTS.index(slot)]
+    return address & -address
+
+
 class _Placed(NamedTuple):
     """An operand as cuBLASLt reads it: a leading dimension, batch strides (elements), and perhaps a copy."""
 
@@ -273,11 +285,6 @@ def _place_factor(
                 return _Placed(layout.ld, operation, batch_strides, None)
         why = why or _obstacle(extents, row, col, swapped)
     transposed = is_left is not summed  # K is the contiguous axis, which every rule accepts, unless it is summed over
-    if summed and (rules.tn or wanted[transposed] % rules.leading):
-        raise UnsupportedError(
-            f"epilog: {problem.epilog.name} is not offered for {element} operands of these extents on this device: "
-            f"cuBLASLt sums over K where it is not the contiguous axis, and {rules.why}"
-        )
     operation = _TRANSPOSED if transposed else _NOT_TRANSPOSED
     rows, cols = wanted
     inner, outer = (cols, rows) if transposed else (rows, cols)

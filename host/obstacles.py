@@ -131,15 +131,16 @@ def details(request: Request) -> str:
 
 def _lies(view: ArrayView) -> str:
     words = [f"{type_name(view.element, view.is_complex)} {view.shape}"]
-    if view.ndim < 2:
-        words.append(f"stride {view.strides[0]}" if view.ndim else "one number")
+    long = [axis for axis in range(max(view.ndim - 2, 0), view.ndim) if view.shape[axis] > 1]
+    if len(long) < 2:
+        words.append(f"stride {view.strides[long[0]]}" if long else "one element")
     else:
         layout = blas_layout(*view.shape[-2:], *view.strides[-2:])
         if layout is None:
             words.append(f"strides {view.strides}, which are copied first")
         else:
             words.append(f"{layout.order.replace('_major', '-major')}, leading dimension {layout.ld}")
-            if view.ndim > 2:
-                words.append(f"batch strides {view.strides[:-2]}")
+    if view.ndim > 2:
+        words.append(f"batch strides {view.strides[:-2]}")
     words.append(f"address a multiple of {view.alignment} bytes")
     return ", ".join(words)

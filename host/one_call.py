@@ -233,8 +233,8 @@ def _workspace(placement: Placement, nbytes: int, allocator: Any, stream: int) -
         return Memory(0, 0, None)
     if current_device.is_capturing(stream):
         raise InvalidStateError(
-            "matmul: a CUDA graph is being captured on this stream, and the product needs a workspace, which matmul shares "
-            "with all other calls on the stream; use Matmul, whose workspace is its own, and plan() it before the capture"
+            "matmul: a CUDA graph is being captured on this stream, and the product needs a workspace, which matmul "
+            "shares with all other calls on the stream; use Matmul, which has its own, and plan() it before the capture"
         )
     key = placement.device.index, stream
     found = _workspaces.get(key)

@@ -58,7 +58,7 @@ class GpuProduct:
         return canonical_strides(shape, dense_strides(shape, self.problem.result_order)), self.placement.device
 
     def adopt(self, algorithms: Sequence[Any]) -> None:
-        """Use these algorithms, of another plan or as bytes. Raises HostLibraryError where one cannot be used."""
+        """Use these algorithms, of another plan or as bytes. Raises InvalidArgumentError where one cannot be used."""
         assert self.plan is not None
         self.algorithms = tuple(adopt(given, self.plan) for given in algorithms)
 
@@ -172,6 +172,8 @@ def plan_on_gpu(
     if search:
         try:
             found = plan.search(preferences.limit)
+            if not found:  # it has proposed some, and none of them can be used
+                raise HostLibraryError("cuBLASLt proposed no algorithm that can be used", status=Status.NOT_SUPPORTED)
         except HostLibraryError as error:
             if error.status not in (Status.NOT_SUPPORTED, Status.INVALID_VALUE, Status.ARCH_MISMATCH):
                 raise
@@ -191,8 +193,9 @@ class PlannedCalls:
     One workspace serves all algorithms, so executions must not run at the same time on the device.
     """
 
-    def __init__(self, product: Any, allocator: Any = None) -> None:
+    def __init__(self, product: Any, allocator: Any = None, *, like: ArrayView | None = None) -> None:
         self.product = product
+        self.like = None if like is None else like._replace(owner=None, keeper=None)  # not to keep the user's array
         self._allocator = allocator
         self._memory: Memory | None = None
         self._calls: dict[tuple[int, int], PreparedMatmul] = {}
@@ -223,6 +226,16 @@ class PlannedCalls:
         self._memory = take(workspace + product.scratch_bytes, stream)
         self._scratch = self._memory.ptr + workspace
         product.plan.prepare_copies()
+
+    def scratch_result(self, stream: int) -> ArrayView:
+        """An array that lies like the results of this plan, for results that nobody wants."""
+        if self.like is None:
+            return self.product.make_result(stream)
+        low, high = self.like.extent_bytes
+        placement = self.product.placement
+        take = memory_of(placement.memory, placement.device, self._allocator, purpose="a result that is only timed")
+        memory = take(high - low, stream)
+        return self.like._replace(ptr=memory.ptr + self.like.ptr - low, owner=memory)
 
     def release(self) -> None:
         """Give the memory back. The next run takes it again."""

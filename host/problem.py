@@ -17,7 +17,7 @@ from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, Unsupp
 from nvmath_device.host.array_view import ArrayView, type_name
 from nvmath_device.host.cublaslt_enums import CudaDataType
 from nvmath_device.host.epilogs import EPILOGS, AuxLayout, EpilogTraits, MatmulEpilog, aux_layout
-from nvmath_device.host.gemm_types import GemmTypes, why_no_epilogs, resolve_types
+from nvmath_device.host.gemm_types import GemmTypes, resolve_types, why_no_epilogs
 from nvmath_device.host.matrix_strides import broadcast_strides
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences
 from nvmath_device.host.shapes import Shape, Shapes, plan_shapes, strides_as_result
@@ -110,8 +110,8 @@ def plan_problem(
 ) -> Problem:
     """What is to be computed, or the reason why it cannot be.
 
-    ``conj`` comes on top of lazy conjugation of A and B. ``out`` decides the order of D; without it the direction
-    of the bias does, or of the aux input, or the order of C, or of A, in this order.
+    ``conj`` comes on top of lazy conjugation of A and B. The direction of the bias decides the order of D, or that of
+    the aux input; without them the order of ``out`` does, or of C, or of A. An ``out`` of another order gets a copy.
 
     Raises:
         InvalidArgumentError, ArgumentTypeError: naming the operand, what it is and what would fit.

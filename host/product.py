@@ -151,16 +151,24 @@ class Matmul:
         """
         with self._lock:
             self._check_operands()
-            self._preferences = read_options(preferences, MatmulPlanPreferences, "preferences")
-            self._epilog = read_epilog(epilog)
             handle = self._handle(stream)
-            inputs = read_inputs(epilog_inputs, handle)
-            operands = {name: self._given[name] for name in ("a", "b", "c") if name in self._given}
-            self._given = operands | inputs
-            place(self._everything(), self._options)
-            target = None if out is None else view(out, "out", stream=handle)
-            problem = self._plan_problem(target)
-            self._scalars = Scalars(problem, *read_factors(problem, self._alpha, self._beta))
+            if self._placement.on_gpu:
+                with current_device.on_device(self._placement.device.index):
+                    self._refuse_capture(handle, "plan")
+            before = self._preferences, self._epilog, self._given, self._scalars
+            try:
+                self._preferences = read_options(preferences, MatmulPlanPreferences, "preferences")
+                self._epilog = read_epilog(epilog)
+                inputs = read_inputs(epilog_inputs, handle)
+                operands = {name: self._given[name] for name in ("a", "b", "c") if name in self._given}
+                self._given = operands | inputs
+                place(self._everything(), self._options)
+                target = None if out is None else view(out, "out", stream=handle)
+                problem = self._plan_problem(target)
+                self._scalars = Scalars(problem, *read_factors(problem, self._alpha, self._beta))
+            except Exception:  # what cannot be planned leaves the plan there is
+                self._preferences, self._epilog, self._given, self._scalars = before
+                raise
             self._forget_plans()
             self._move_in(inputs, handle)
             if self._placement.on_gpu:
@@ -224,8 +232,10 @@ class Matmul:
             handle = self._handle(stream)
             self._refuse_capture(handle, "autotune")
             with current_device.on_device(self._placement.device.index):
-                run = self._run_for(None, handle)
-                scratch = run.product.make_result(handle)
+                run = next(iter(self._runs.values()))  # the one whose algorithms are shown
+                run.release()  # an edited algorithm may need more than was taken for the plan
+                scratch = run.scratch_result(handle)
+                self._order(handle, None, by_user=stream is not None)
 
                 def run_one(chosen: Algorithm) -> None:
                     run.run(self._views, self._scalars, self._scales, scratch, chosen, handle)
@@ -347,9 +357,12 @@ class Matmul:
     @property
     def copies(self) -> tuple[str, ...]:
         """What every execution copies because cuBLASLt cannot use it in place, each with the reason. After plan()."""
-        self._check_ready()
-        run = next(iter(self._runs.values()))
-        return run.reasons
+        with self._lock:
+            self._check_ready()
+            if not self._runs:  # operands of other strides were given
+                with current_device.on_device(self._placement.device.index):
+                    self._run_for(None, self._handle(None))
+            return next(iter(self._runs.values())).reasons
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -418,7 +431,7 @@ class Matmul:
             )  # fmt: skip
             if algorithms is not None and product.plan is not None:
                 product.adopt(algorithms)
-            run = self._runs[key] = PlannedCalls(product, self._options.allocator)
+            run = self._runs[key] = PlannedCalls(product, self._options.allocator, like=out)
             run.reserve(handle)
         return run
 

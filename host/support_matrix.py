@@ -20,7 +20,7 @@ from nvmath_device.host.array_view import ArrayView, type_name
 from nvmath_device.host.cublaslt_calls import version
 from nvmath_device.host.cublaslt_enums import ComputeType
 from nvmath_device.host.epilogs import EPILOGS, MatmulEpilog, aux_layout
-from nvmath_device.host.gemm_types import GemmTypes, why_no_epilogs, resolve_types
+from nvmath_device.host.gemm_types import GemmTypes, resolve_types, why_no_epilogs
 from nvmath_device.host.options import MatmulOptions
 from nvmath_device.host.probe import Found, Request, ask, imagine
 
