@@ -16,10 +16,9 @@ from nvmath_device.host.array_matchers import matcher, stream_reader
 from nvmath_device.host.array_results import plan_array
 from nvmath_device.host.array_view import ArrayView
 from nvmath_device.host.lt_execution import BIAS
+from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT
 from nvmath_device.host.planned import PlannedCalls
 from nvmath_device.host.streams import stream_handle
-
-ALIGNMENT = 16  # bytes; what plans distinguish addresses by
 
 
 class ShortWay:
@@ -45,7 +44,7 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
     arrays = [*views.values(), *([] if out is None else [out])]
     if any(v.package != placement.package or v.producer_stream is not None for v in arrays):
         return None
-    match_a, match_b = (matcher(views[name], min(views[name].alignment, ALIGNMENT)) for name in ("a", "b"))
+    match_a, match_b = (matcher(views[name], min(views[name].alignment, KNOWN_ALIGNMENT)) for name in ("a", "b"))
     if match_a is None or match_b is None:
         return None
     if "bias" in views:
@@ -53,11 +52,11 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
     prepared = run.call(None)
     assert prepared is not None
     call = prepared.as_function()
-    match_out = None if out is None else matcher(out, min(out.alignment, ALIGNMENT))
+    match_out = None if out is None else matcher(out, min(out.alignment, KNOWN_ALIGNMENT))
     is_natural = run.like is None or run.accepts(run.like)  # a new result lies as the plan expects
     make = plan_array(run.product.make_result)
     read_stream = stream_reader(views["a"])
-    scalars, memory, swapped = mm._scalars, run.memory, plan.lt.swapped
+    scalars, memory, swapped = mm._scalars_for(run), run.memory, plan.lt.swapped
     alpha, beta = scalars.alpha, scalars.beta
     device, package = placement.device, placement.package
     many, index, current_index = current_device.device_count() > 1, device.index, current_device.current_index

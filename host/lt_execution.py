@@ -26,7 +26,8 @@ from nvmath_device.host.cublaslt_enums import (
 from nvmath_device.host.device_copies import StridedCopy, apply, plan_copy, prepare
 from nvmath_device.host.driver import bindings
 from nvmath_device.host.gemm_types import scalar_dtype
-from nvmath_device.host.lt_plan import OWN_ALIGNMENT, SLOTS, LtMatrix, LtPlan, Move, alignment_in_calls
+from nvmath_device.host.lt_place import Move
+from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT, OWN_ALIGNMENT, SLOTS, LtMatrix, LtPlan, alignment_in_calls
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences
 from nvmath_device.host.problem import Problem
 from nvmath_device.host.streams import call_on_stream
@@ -40,6 +41,7 @@ class Scalars:
     """alpha and beta, of the scale type already, in memory that cuBLASLt reads at each call."""
 
     def __init__(self, problem: Problem, alpha: Any, beta: Any) -> None:
+        self.problem = problem
         self._dtype = scalar_dtype(problem.types.scale)
         self._cells = np.zeros(2, self._dtype)
         self.alpha: int = self._cells.ctypes.data
@@ -90,9 +92,9 @@ class GpuPlan:
         self._objects = (handle, self._desc, *layouts)  # what all of cuBLASLt's calls about a product begin with
         self._copies, self._places, self.scratch_bytes = _plan_scratch(problem, lt)
         self._lock = threading.Lock()
-        self._slot_setters = self._bind_slots(alignments)
+        self._slot_setters = self._bind_slots()
         self._named_setters = self._bind_names()
-        self._preference = self._make_preference(alignments, workspace_limit, options, preferences)
+        self._preference = self._make_preference(workspace_limit, options, preferences)
         self.results: list[HeuristicResult] = []
 
     @property
@@ -102,7 +104,11 @@ class GpuPlan:
 
     # -- planning ------------------------------------------------------------------------------------------
 
-    def _bind_slots(self, alignments: Mapping[str, int]) -> list[tuple[Any, int]]:
+    def _promised(self, slot: str) -> int:
+        """What cuBLASLt may take an operand's addresses to be multiples of, in bytes."""
+        return min(alignment_in_calls(self.lt, slot, self.alignments), KNOWN_ALIGNMENT)
+
+    def _bind_slots(self) -> list[tuple[Any, int]]:
         """Setters of addresses that are operands. Heuristics want to see them, so they get one right away."""
         setters = []
         traits = self.problem.traits
@@ -111,7 +117,7 @@ class GpuPlan:
         if traits.aux:
             setters.append((self._desc.setter(MatmulDescAttribute.EPILOGUE_AUX_POINTER), AUX))
         for put, slot in setters:
-            put(_SOME_ADDRESS + alignment_in_calls(self.lt, SLOTS[slot], alignments))
+            put(_SOME_ADDRESS + self._promised(SLOTS[slot]))
         return setters
 
     def _bind_names(self) -> dict[str, Any]:
@@ -127,7 +133,7 @@ class GpuPlan:
         return setters
 
     def _make_preference(
-        self, alignments: Mapping[str, int], limit: int, options: MatmulOptions, preferences: MatmulPlanPreferences
+        self, limit: int, options: MatmulOptions, preferences: MatmulPlanPreferences
     ) -> MatmulPreference:
         P = MatmulPreferenceAttribute
         left, right = ("b", "a") if self.lt.swapped else ("a", "b")
@@ -136,10 +142,10 @@ class GpuPlan:
             P.MAX_WORKSPACE_BYTES: limit,
             P.REDUCTION_SCHEME_MASK: int(reduction),
             P.MAX_WAVES_COUNT: float(preferences.max_waves_count),
-            P.MIN_ALIGNMENT_A_BYTES: alignment_in_calls(self.lt, left, alignments),
-            P.MIN_ALIGNMENT_B_BYTES: alignment_in_calls(self.lt, right, alignments),
-            P.MIN_ALIGNMENT_C_BYTES: alignment_in_calls(self.lt, "c" if self.problem.has_c else "d", alignments),
-            P.MIN_ALIGNMENT_D_BYTES: alignment_in_calls(self.lt, "d", alignments),
+            P.MIN_ALIGNMENT_A_BYTES: self._promised(left),
+            P.MIN_ALIGNMENT_B_BYTES: self._promised(right),
+            P.MIN_ALIGNMENT_C_BYTES: self._promised("c" if self.problem.has_c else "d"),
+            P.MIN_ALIGNMENT_D_BYTES: self._promised("d"),
         }
         if preferences.numerical_impl_mask is not None:
             wanted[P.IMPL_MASK] = int(preferences.numerical_impl_mask)

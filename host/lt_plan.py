@@ -14,64 +14,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import prod
-from typing import NamedTuple
 
 from nvmath_device.descriptors import COL_MAJOR, ROW_MAJOR
 from nvmath_device.dtypes import ElementType
 from nvmath_device.errors import UnsupportedError
 from nvmath_device.host.array_results import dense_strides
 from nvmath_device.host.cublaslt_enums import CudaDataType, MatmulDescAttribute, Operation
-from nvmath_device.host.epilogs import MatmulEpilog, aux_layout
+from nvmath_device.host.epilogs import MatmulEpilog
 from nvmath_device.host.faults import Rules
 from nvmath_device.host.gemm_types import cuda_data_type
+from nvmath_device.host.lt_place import (
+    Move,
+    Placed,
+    Strided,
+    leading_dimension,
+    misaligned,
+    move_of,
+    place_aux,
+    place_bias,
+    round_up,
+)
 from nvmath_device.host.matrix_strides import blas_layouts, broadcast_strides, merge_axes, obstacle
 from nvmath_device.host.problem import Problem
 from nvmath_device.host.shapes import Shape, strides_as_result
 
 _NOT_TRANSPOSED, _TRANSPOSED, _CONJUGATED = Operation.N, Operation.T, Operation.C
-_TEMPORARY_ALIGNMENT = 16  # bytes that leading dimensions of copies are rounded up to, for vector loads
 _SWAPPED_EPILOG = {MatmulEpilog.BGRADA: MatmulEpilog.BGRADB, MatmulEpilog.BGRADB: MatmulEpilog.BGRADA}
 _SUMMED = {MatmulEpilog.BGRADA: "a", MatmulEpilog.BGRADB: "b"}  # the user's operand whose sum over K is returned
 SLOTS = ("a", "b", "c", "d", "bias", "aux")  # operands of one call, named as the user knows them
-
-
-class Strided(NamedTuple):
-    """Where an operand's elements are: all of a plan's knowledge of an array."""
-
-    shape: Shape
-    strides: Shape
-    alignment: int  # bytes; a power of two that divides the address
-
-    @classmethod
-    def of(cls, view: object) -> Strided:
-        return cls(view.shape, view.strides, view.alignment)  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True)
-class Move:
-    """A copy between an operand and memory of its own. Strides and extents are in elements.
-
-    Attributes:
-        slot: which operand.
-        shape: what is copied.
-        outside: strides of the user's array.
-        inside: strides in the memory of its own.
-        elements: size of this memory.
-        zeroed: it is filled with zeros first.
-        conjugate: the copy is the complex conjugate.
-        why: in words.
-    """
-
-    slot: str
-    shape: Shape
-    outside: Shape
-    inside: Shape
-    elements: int
-    itemsize: int
-    zeroed: bool
-    conjugate: bool
-    why: str
 
 
 @dataclass(frozen=True)
@@ -118,6 +88,7 @@ class LtPlan:
 
 
 OWN_ALIGNMENT = 256  # bytes; where memory of an operand's own starts
+KNOWN_ALIGNMENT = 16  # bytes; plans tell addresses apart up to this, and cuBLASLt is promised no more
 
 
 def alignment_in_calls(lt: LtPlan, slot: str, alignments: Mapping[str, int]) -> int:
@@ -127,15 +98,6 @@ def alignment_in_calls(lt: LtPlan, slot: str, alignments: Mapping[str, int]) -> 
     for offsets in lt.calls:
         address |= offsets[SLOTS.index(slot)]
     return address & -address
-
-
-class _Placed(NamedTuple):
-    """An operand as cuBLASLt reads it: a leading dimension, batch strides (elements), and perhaps a copy."""
-
-    ld: int
-    operation: Operation
-    batch: Shape
-    move: Move | None
 
 
 def plan_lt(problem: Problem, operands: Mapping[str, Strided], rules: Rules) -> LtPlan:
@@ -151,14 +113,14 @@ def plan_lt(problem: Problem, operands: Mapping[str, Strided], rules: Rules) -> 
     swapped = problem.order == ROW_MAJOR
     m, n = (shapes.n, shapes.m) if swapped else (shapes.m, shapes.n)
     padded = (
-        _round_up(m, rules.multiple_m),
-        _round_up(n, rules.multiple_n),
-        _round_up(max(shapes.k, 1), rules.multiple_k),
+        round_up(m, rules.multiple_m),
+        round_up(n, rules.multiple_n),
+        round_up(max(shapes.k, 1), rules.multiple_k),
     )
     if padded[:2] != (m, n):
         _refuse_padding(problem, rules)
     left, right = ("b", "a") if swapped else ("a", "b")
-    placed: dict[str, _Placed] = {}
+    placed: dict[str, Placed] = {}
     for slot, extents, wanted in (
         (left, (m, shapes.k), (padded[0], padded[2])),
         (right, (shapes.k, n), (padded[2], padded[1])),
@@ -174,8 +136,8 @@ def plan_lt(problem: Problem, operands: Mapping[str, Strided], rules: Rules) -> 
         placed["c"] = _place_c(problem, operands["c"], (m, n), padded[:2], swapped, rules)
     else:
         placed["c"] = placed["d"]._replace(move=None)
-    placed["bias"] = _place_bias(problem, operands.get("bias"), m, padded[0])
-    placed["aux"] = _place_aux(problem, operands.get("aux"), (m, n))
+    placed["bias"] = place_bias(problem, operands.get("bias"), m, padded[0])
+    placed["aux"] = place_aux(problem, operands.get("aux"), (m, n))
     bits = 8 if problem.traits.aux == "relu_aux" else 1
     batch, strides = merge_axes(shapes.batch, *(placed[slot].batch for slot in SLOTS))
     inner, calls = _split_batch(batch, strides, _itemsizes(problem), rules)
@@ -225,10 +187,6 @@ def plan_lt(problem: Problem, operands: Mapping[str, Strided], rules: Rules) -> 
     )
 
 
-def _round_up(extent: int, multiple: int) -> int:
-    return -(-extent // multiple) * multiple
-
-
 def _refuse_padding(problem: Problem, rules: Rules) -> None:
     if problem.traits.aux or problem.traits.gradient:
         shapes = problem.shapes
@@ -254,7 +212,7 @@ def _refuse_largest(problem: Problem, calls: int) -> None:
 def _place_factor(
     slot: str, operand: Strided, batch: Shape, extents: Shape, wanted: Shape, element: ElementType, problem: Problem,
     rules: Rules, *, swapped: bool, conjugated: bool, is_left: bool,
-) -> _Placed:  # fmt: skip
+) -> Placed:  # fmt: skip
     """cuBLASLt's A (``is_left``) or B: ``extents`` are its rows and columns after its operation."""
     itemsize = element.itemsize * (2 if problem.types.is_complex else 1)
     shape = problem.shapes.a if slot == "a" else problem.shapes.b
@@ -265,7 +223,7 @@ def _place_factor(
     summed = slot == _SUMMED.get(problem.epilog)
     if wanted != extents:
         why = _rounded(extents, wanted, swapped, rules.why or "a product has terms")
-    elif why := _misaligned(operand.alignment, batch_strides, itemsize, rules):
+    elif why := misaligned(operand.alignment, batch_strides, itemsize, rules):
         pass
     else:
         for layout in blas_layouts(extents[0], extents[1], row, col):
@@ -282,30 +240,21 @@ def _place_factor(
                 why = f"its leading dimension of {layout.ld} elements is too long for this cuBLASLt"
             else:
                 operation = _CONJUGATED if conjugated else _TRANSPOSED if transposed else _NOT_TRANSPOSED
-                return _Placed(layout.ld, operation, batch_strides, None)
+                return Placed(layout.ld, operation, batch_strides, None)
         why = why or _obstacle(extents, row, col, swapped)
     transposed = is_left is not summed  # K is the contiguous axis, which every rule accepts, unless it is summed over
     operation = _TRANSPOSED if transposed else _NOT_TRANSPOSED
     rows, cols = wanted
     inner, outer = (cols, rows) if transposed else (rows, cols)
-    ld = _leading(inner, itemsize, rules)
+    ld = leading_dimension(inner, itemsize, rules)
     inside = (ld, 1) if transposed else (1, ld)
-    move = _move(
+    move = move_of(
         slot, shape[:-2], strides[:-2], extents, (row, col), inside, ld * outer, itemsize,
         zeroed=wanted != extents, conjugate=conjugated, why=why,
     )  # fmt: skip
     moved = broadcast_strides(move.shape[:-2], move.inside[:-2], batch)
     assert moved is not None
-    return _Placed(ld, operation, moved, move)
-
-
-def _misaligned(alignment: int, batch: Shape, itemsize: int, rules: Rules) -> str:
-    needed = max(rules.pointer, itemsize)
-    if alignment < needed:
-        return f"its address is aligned to {alignment} bytes and {needed} are needed"
-    if any(s * itemsize % needed for s in batch):
-        return f"its matrices do not all start at a multiple of {needed} bytes"
-    return ""
+    return Placed(ld, operation, moved, move)
 
 
 def _matrix_strides(operand: Strided, shape: Shape, *, is_a: bool) -> Shape:
@@ -315,29 +264,12 @@ def _matrix_strides(operand: Strided, shape: Shape, *, is_a: bool) -> Shape:
     return (0, *operand.strides) if is_a else (*operand.strides, 0)
 
 
-def _leading(inner: int, itemsize: int, rules: Rules) -> int:
-    """The leading dimension of a copy."""
-    return _round_up(max(inner, 1), max(rules.leading, _TEMPORARY_ALIGNMENT // itemsize, 1))
-
-
-def _move(
-    slot: str, batch: Shape, batch_strides: Shape, extents: Shape, outside: Shape, inside: Shape, matrix_elements: int,
-    itemsize: int, *, zeroed: bool, conjugate: bool, why: str,
-) -> Move:  # fmt: skip
-    """A copy into matrices one behind the other. Axes along which the batch is broadcast are copied once."""
-    batch = tuple(1 if s == 0 else e for e, s in zip(batch, batch_strides, strict=True))
-    stacked = tuple(s * matrix_elements for s in dense_strides(batch, tuple(range(len(batch)))))
-    elements = prod(batch) * matrix_elements
-    strides = (*batch_strides, *outside), (*stacked, *inside)
-    return Move(slot, (*batch, *extents), *strides, elements, itemsize, zeroed, conjugate, why)
-
-
 # -- C and D ------------------------------------------------------------------------------------------------
 
 
 def _place_result(
     problem: Problem, out: Strided | None, extents: Shape, wanted: Shape, swapped: bool, rules: Rules
-) -> tuple[_Placed, Move | None]:
+) -> tuple[Placed, Move | None]:
     """D, and the copy out of the memory of its own, if it has one."""
     shapes, element = problem.shapes, problem.types.d
     itemsize = element.itemsize * (2 if problem.types.is_complex else 1)
@@ -347,18 +279,18 @@ def _place_result(
     else:
         full, alignment = strides_as_result(out.shape, out.strides, shapes), out.alignment
     row, col = (full[-1], full[-2]) if swapped else full[-2:]
-    why = _misaligned(alignment, full[:-2], itemsize, rules) or _result_obstacle(
+    why = misaligned(alignment, full[:-2], itemsize, rules) or _result_obstacle(
         extents, wanted, row, col, itemsize, swapped, rules
     )
     if not why:
         layout = next(x for x in blas_layouts(extents[0], extents[1], row, col) if x.order == COL_MAJOR)
-        return _Placed(layout.ld, _NOT_TRANSPOSED, full[:-2], None), None
-    ld = _leading(wanted[0], itemsize, rules)
-    move = _move(
+        return Placed(layout.ld, _NOT_TRANSPOSED, full[:-2], None), None
+    ld = leading_dimension(wanted[0], itemsize, rules)
+    move = move_of(
         "d", shapes.batch, full[:-2], extents, (row, col), (1, ld), ld * wanted[1], itemsize,
         zeroed=False, conjugate=False, why=why,
     )  # fmt: skip
-    return _Placed(ld, _NOT_TRANSPOSED, move.inside[:-2], None), move
+    return Placed(ld, _NOT_TRANSPOSED, move.inside[:-2], None), move
 
 
 def _axes(ndim: int, swapped: bool) -> tuple[int, ...]:
@@ -395,7 +327,7 @@ def _result_obstacle(
     return ""
 
 
-def _place_c(problem: Problem, c: Strided, extents: Shape, wanted: Shape, swapped: bool, rules: Rules) -> _Placed:
+def _place_c(problem: Problem, c: Strided, extents: Shape, wanted: Shape, swapped: bool, rules: Rules) -> Placed:
     shapes, element = problem.shapes, problem.types.c
     itemsize = element.itemsize * (2 if problem.types.is_complex else 1)
     full = strides_as_result(c.shape, c.strides, shapes)
@@ -403,99 +335,20 @@ def _place_c(problem: Problem, c: Strided, extents: Shape, wanted: Shape, swappe
     if problem.conj_c:
         why = "C is conjugated lazily, and cuBLASLt reads it as it is stored"
     else:
-        why = _misaligned(c.alignment, full[:-2], itemsize, rules) or _result_obstacle(
+        why = misaligned(c.alignment, full[:-2], itemsize, rules) or _result_obstacle(
             extents, wanted, row, col, itemsize, swapped, rules
         )
     if not why:
         layout = next(x for x in blas_layouts(extents[0], extents[1], row, col) if x.order == COL_MAJOR)
-        return _Placed(layout.ld, _NOT_TRANSPOSED, full[:-2], None)
-    ld = _leading(wanted[0], itemsize, rules)
-    move = _move(
+        return Placed(layout.ld, _NOT_TRANSPOSED, full[:-2], None)
+    ld = leading_dimension(wanted[0], itemsize, rules)
+    move = move_of(
         "c", shapes.batch, full[:-2], extents, (row, col), (1, ld), ld * wanted[1], itemsize,
         zeroed=wanted != extents, conjugate=problem.conj_c, why=why,
     )  # fmt: skip
     moved = broadcast_strides(move.shape[:-2], move.inside[:-2], shapes.batch)
     assert moved is not None
-    return _Placed(ld, _NOT_TRANSPOSED, moved, move)
-
-
-# -- vectors and matrices of the epilog ---------------------------------------------------------------------
-
-_NOTHING = Operation.N
-
-
-def _place_bias(problem: Problem, bias: Strided | None, extent: int, wanted: int) -> _Placed:
-    """A bias, or the gradient of one: a vector of ``extent`` elements for each product."""
-    batch, traits = problem.shapes.batch, problem.traits
-    if traits.gradient:
-        gradient = next(o for o in problem.outputs if o.name == traits.gradient)
-        size = prod(gradient.shape) // problem.shapes.batch_count
-        return _Placed(1, _NOTHING, tuple(s * size for s in dense_strides(batch, tuple(range(len(batch))))), None)
-    if not traits.bias:
-        return _Placed(1, _NOTHING, (0,) * len(batch), None)
-    assert bias is not None
-    assert problem.bias_shape is not None
-    itemsize = problem.types.bias.itemsize
-    own_batch, strides = problem.bias_shape[:-2], bias.strides
-    if len(bias.shape) == 1:
-        strides = (*strides, 0) if problem.along == "rows" else (0, *strides)
-    strides = strides[len(strides) - len(problem.bias_shape) :]
-    own_strides, step = strides[:-2], strides[-2] if problem.along == "rows" else strides[-1]
-    in_place = broadcast_strides(own_batch, own_strides, batch)
-    assert in_place is not None
-    why = ""
-    if wanted != extent:
-        why = f"{extent} elements are rounded up to {wanted}"
-    elif step != 1 and extent > 1:
-        why = f"its elements are {step} apart and must be contiguous"
-    elif bias.alignment < itemsize:
-        why = f"its address is aligned to {bias.alignment} bytes and {itemsize} are needed"
-    if not why:
-        return _Placed(1, _NOTHING, in_place, None)
-    length = _round_up(wanted, _TEMPORARY_ALIGNMENT // itemsize)
-    move = _move(
-        "bias", own_batch, own_strides, (extent, 1), (step, 0), (1, length), length, itemsize,
-        zeroed=wanted != extent, conjugate=False, why=why,
-    )  # fmt: skip
-    moved = broadcast_strides(move.shape[:-2], move.inside[:-2], batch)
-    assert moved is not None
-    return _Placed(1, _NOTHING, moved, move)
-
-
-def _place_aux(problem: Problem, aux: Strided | None, extents: Shape) -> _Placed:
-    """The auxiliary matrix; ``ld`` and batch strides are in bytes of a mask or elements of a GELU input."""
-    batch, traits = problem.shapes.batch, problem.traits
-    if not traits.aux:
-        return _Placed(1, _NOTHING, (0,) * len(batch), None)
-    m, n = extents  # in cuBLASLt's frame, where it always runs along rows
-    form = aux_layout(traits.aux, m, n, "rows")
-    dense = tuple(s * form.rows * n for s in dense_strides(batch, tuple(range(len(batch)))))
-    if not traits.backward:
-        return _Placed(form.rows, _NOTHING, dense, None)
-    assert aux is not None
-    contiguous, across = (aux.strides[-2], aux.strides[-1])
-    if problem.order == ROW_MAJOR:
-        contiguous, across = across, contiguous
-    unit = 16 if traits.aux == "relu_aux" else 8
-    itemsize = 1 if traits.aux == "relu_aux" else problem.types.aux.itemsize
-    steps = [s for e, s in zip(batch, aux.strides[:-2], strict=True) if e > 1]
-    ld = across if n > 1 else form.rows
-    why = ""
-    if contiguous != 1 and form.rows > 1:
-        why = "it is not contiguous along the direction it is packed in"
-    elif ld < form.rows or ld % unit or any(s % unit for s in steps):
-        why = f"its strides must be multiples of {unit} and not overlap"
-    elif aux.alignment < 16:
-        why = f"its address is aligned to {aux.alignment} bytes and 16 are needed"
-    if not why:
-        return _Placed(ld, _NOTHING, aux.strides[:-2], None)
-    move = _move(
-        "aux", batch, aux.strides[:-2], (form.rows, n), (contiguous, across), (1, form.rows), form.rows * n, itemsize,
-        zeroed=False, conjugate=False, why=why,
-    )  # fmt: skip
-    moved = broadcast_strides(move.shape[:-2], move.inside[:-2], batch)
-    assert moved is not None
-    return _Placed(form.rows, _NOTHING, moved, move)
+    return Placed(ld, _NOT_TRANSPOSED, moved, move)
 
 
 # -- batches ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from nvmath_device.errors import NvmathDeviceError, UnsupportedError
 from nvmath_device.host import current_device
 from nvmath_device.host.array_view import ArrayView, Device, type_name
 from nvmath_device.host.cublaslt_calls import version
-from nvmath_device.host.lt_plan import Strided
+from nvmath_device.host.lt_place import Strided
 from nvmath_device.host.matrix_strides import blas_layout
 from nvmath_device.host.neighbours import Neighbour, neighbours
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences

@@ -25,6 +25,7 @@ from nvmath_device.host.device_memory import Memory, memory_of
 from nvmath_device.host.epilogs import MatmulEpilog, read_epilog
 from nvmath_device.host.fingerprints import FINGERPRINTS, Fingerprint, fingerprint
 from nvmath_device.host.lt_execution import Scalars
+from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT
 from nvmath_device.host.operands import Placement, Resident, bring_back, place
 from nvmath_device.host.options import (
     MatmulOptions,
@@ -39,7 +40,6 @@ from nvmath_device.host.streams import Retained
 
 MAX_PLANS = 1024
 MAX_TRIED = 4  # algorithms that are at hand should the first not work after all
-ALIGNMENT = 16  # bytes; what plans distinguish addresses by
 
 _lock = threading.Lock()
 _plans: dict[Any, GpuProduct] = {}
@@ -142,12 +142,12 @@ def _matmul(
         return answer(*CpuProduct(problem, placement).run(views, *factors, scales, target), out)
     with current_device.on_device(placement.device.index):
         direct = target if target is not None and target.device.kind == "cuda" else None
-        key = _key(views, direct, conj, epilog, frozenset(scales), placement, options, wishes, algorithm)
+        key = _key(views, target, conj, epilog, frozenset(scales), placement, options, wishes, algorithm)
         product = _plans.get(key)
         if product is None:
-            product = _plan(key, problem_for(direct), views, placement, options, wishes, direct, algorithm, handle)
+            product = _plan(key, problem_for(target), views, placement, options, wishes, direct, algorithm, handle)
         if target is not None:
-            check_out(target, problem_for(target) if direct is None else product.problem, placement, views)
+            check_out(target, product.problem, placement, views)
         moved = {
             n: Resident(v, placement.device, handle).view if v.device.kind == "cpu" else v for n, v in views.items()
         }
@@ -185,7 +185,7 @@ def _key(views: Mapping[str, ArrayView], out: ArrayView | None, *others: Any) ->
 
 
 def _kind(v: ArrayView) -> tuple[Any, ...]:
-    return v.shape, v.strides, v.element.name, v.is_complex, v.conjugated, v.device, min(v.alignment, ALIGNMENT)
+    return v.shape, v.strides, v.element.name, v.is_complex, v.conjugated, v.device, min(v.alignment, KNOWN_ALIGNMENT)
 
 
 def _bytes_of(algorithm: Any) -> tuple[bytes, ...]:
@@ -257,7 +257,7 @@ def _remember(
     plan = product.plan
     if read is None or fingerprint(b) is not read or plan is None or not plan.is_direct:
         return
-    if wishes != MatmulPlanPreferences() or min(a.alignment, b.alignment) < ALIGNMENT:
+    if wishes != MatmulPlanPreferences() or min(a.alignment, b.alignment) < KNOWN_ALIGNMENT:
         return
     key = read, read(a.owner), read(b.owner)
     with _lock:
@@ -277,7 +277,7 @@ def _short_way(
     alpha, beta, swapped, nbytes = scalars.alpha, scalars.beta, plan.lt.swapped, product.workspace_bytes
     on = placement.device.index
     many = current_device.device_count() > 1
-    current_index, is_capturing, mask = current_device.current_index, current_device.is_capturing, ALIGNMENT - 1
+    current_index, is_capturing, mask = current_device.current_index, current_device.is_capturing, KNOWN_ALIGNMENT - 1
     kind, like, d_size = type(result.owner), read(result.owner), result.extent_bytes[1] - result.ptr
     (a_low, a_high), (b_low, b_high) = (tuple(edge - v.ptr for edge in v.extent_bytes) for v in (a, b))
     calls: dict[int, tuple[Callable[..., None], Memory]] = {}

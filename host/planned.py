@@ -26,7 +26,8 @@ from nvmath_device.host.driver import bindings
 from nvmath_device.host.faults import Rules, rules_for
 from nvmath_device.host.gemm_types import GemmTypes
 from nvmath_device.host.lt_execution import AUX, BIAS, A, B, C, D, GpuPlan, Scalars
-from nvmath_device.host.lt_plan import Strided, plan_lt
+from nvmath_device.host.lt_place import Strided
+from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT, plan_lt
 from nvmath_device.host.obstacles import no_algorithm
 from nvmath_device.host.operands import Placement
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences, memory_limit_bytes
@@ -287,7 +288,8 @@ class PlannedCalls:
     def accepts(self, out: ArrayView) -> bool:
         """Whether ``out`` lies like a new result, so that the plan holds for it, too."""
         like = self.product.result_like
-        return (out.strides, out.device) == like and out.alignment >= 16
+        is_of_type = out.element is self.product.problem.types.d
+        return is_of_type and (out.strides, out.device) == like and out.alignment >= KNOWN_ALIGNMENT
 
 
 def _round_up(n: int, multiple: int) -> int:

@@ -21,7 +21,8 @@ from nvmath_device.host.cublaslt_enums import Status
 from nvmath_device.host.epilogs import MatmulEpilog
 from nvmath_device.host.faults import rules_for
 from nvmath_device.host.lt_execution import GpuPlan
-from nvmath_device.host.lt_plan import Strided, plan_lt
+from nvmath_device.host.lt_place import Strided
+from nvmath_device.host.lt_plan import plan_lt
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences
 from nvmath_device.host.problem import Problem, plan_problem
 from nvmath_device.host.shapes import Shape

@@ -21,6 +21,7 @@ from nvmath_device.host.epilogs import MatmulEpilog, read_epilog
 from nvmath_device.host.gemm_descriptor import describe
 from nvmath_device.host.hot_path import ShortWay, arm
 from nvmath_device.host.lt_execution import Scalars
+from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT
 from nvmath_device.host.operands import Resident, bring_back, place
 from nvmath_device.host.options import (
     MatmulOptions,
@@ -114,6 +115,7 @@ class Matmul:
         self._views: dict[str, ArrayView] = {}
         problem = self._plan_problem(None)  # so that mistakes show here, and not in plan()
         self._scalars = Scalars(problem, *read_factors(problem, alpha, beta))
+        self._other_scalars: dict[Any, Scalars] = {}  # for an ``out`` whose type wants them of another
         self._inplace_is_possible()
         self._move_in(self._given, handle)
 
@@ -170,13 +172,13 @@ class Matmul:
                 self._preferences, self._epilog, self._given, self._scalars = before
                 raise
             self._forget_plans()
+            self._other_scalars.clear()
             self._move_in(inputs, handle)
             if self._placement.on_gpu:
                 with current_device.on_device(self._placement.device.index):
-                    run = self._run_for(target, handle, algorithms)
-                    self._fast = arm(self, run, target)
+                    self._run_for(target, handle, algorithms)
             else:
-                self._runs[None] = PlannedCalls(CpuProduct(problem, self._placement))
+                self._runs[_kind_of(target)] = PlannedCalls(CpuProduct(problem, self._placement))
             self._planned = True
             return self.algorithms
 
@@ -238,7 +240,7 @@ class Matmul:
                 self._order(handle, None, by_user=stream is not None)
 
                 def run_one(chosen: Algorithm) -> None:
-                    run.run(self._views, self._scalars, self._scales, scratch, chosen, handle)
+                    run.run(self._views, self._scalars_for(run), self._scales, scratch, chosen, handle)
 
                 timings = autotune(
                     run_one, run.product, iterations=iterations, prune=prune, stream=handle, options=self._options,
@@ -247,7 +249,7 @@ class Matmul:
                 if release_workspace:
                     run.release()
                 self._last_stream = handle
-                self._fast = arm(self, run, None)
+                self._fast = None
             return timings
 
     def reset_operands(
@@ -410,6 +412,17 @@ class Matmul:
                 self._views[name] = operand
         self._views = {name: v for name, v in self._views.items() if name in self._given}
 
+    def _scalars_for(self, run: PlannedCalls) -> Scalars:
+        """alpha and beta in the scale type of a plan; they live as long as the plans."""
+        problem = run.product.problem
+        if problem.types.scale == self._scalars.problem.types.scale:
+            return self._scalars
+        found = self._other_scalars.get(problem.types.scale)
+        if found is None:
+            factors = read_factors(problem, self._alpha, self._beta)
+            found = self._other_scalars[problem.types.scale] = Scalars(problem, *factors)
+        return found
+
     def _forget_plans(self) -> None:
         for run in self._runs.values():
             run.release()
@@ -417,21 +430,22 @@ class Matmul:
         self._fast = None
 
     def _run_for(self, out: ArrayView | None, handle: int, algorithms: Sequence[Any] | None = None) -> PlannedCalls:
-        """The plan for a new result, or for an array of the user with these strides and this alignment."""
-        key = None if out is None else (out.strides, min(out.alignment, 16))
+        """The plan for a new result, or for an array of the user of this type, with these strides and alignment."""
+        key = _kind_of(out)
         run = self._runs.get(key)
         if run is None and out is not None and None in self._runs and self._runs[None].accepts(out):
             run = self._runs[key] = self._runs[None]
         if run is None:
             self._refuse_capture(handle, "plan")
             problem = self._plan_problem(out)
+            direct = out if out is not None and out.device.kind == "cuda" else None
             product = plan_on_gpu(
-                problem, self._views, self._placement, self._options, self._preferences, out,
+                problem, self._views, self._placement, self._options, self._preferences, direct,
                 search=algorithms is None,
             )  # fmt: skip
             if algorithms is not None and product.plan is not None:
                 product.adopt(algorithms)
-            run = self._runs[key] = PlannedCalls(product, self._options.allocator, like=out)
+            run = self._runs[key] = PlannedCalls(product, self._options.allocator, like=direct)
             run.reserve(handle)
         return run
 
@@ -446,9 +460,10 @@ class Matmul:
             handle = self._handle(stream)
             target = None if out is None else self._read_out(out, handle)
             direct = target if target is not None and target.device.kind == "cuda" else None
-            run = self._run_for(direct, handle)
+            run = self._run_for(target, handle)
             self._order(handle, direct, by_user=stream is not None)
-            result, outputs = run.run(self._views, self._scalars, self._scales, direct, algorithm, handle)
+            scalars = self._scalars_for(run)
+            result, outputs = run.run(self._views, scalars, self._scales, direct, algorithm, handle)
             self._last_stream = handle
             if direct is not None:
                 order_behind(handle, self._placement, direct)
@@ -465,10 +480,9 @@ class Matmul:
 
     def _execute_on_cpu(self, out: Any) -> Any:
         target = None if out is None else self._read_out(out, 0)
-        run = self._runs.get(None if target is None else target.strides)
+        run = self._runs.get(_kind_of(target))
         if run is None:
-            run = PlannedCalls(CpuProduct(self._plan_problem(target), self._placement))
-            self._runs[None if target is None else target.strides] = run
+            run = self._runs[_kind_of(target)] = PlannedCalls(CpuProduct(self._plan_problem(target), self._placement))
         factors = self._scalars.values
         result, outputs = run.product.run(self._views, *factors, self._scales, target)
         return answer(result, outputs, out)
@@ -533,8 +547,9 @@ class Matmul:
         if alpha is not None or beta is not None:
             self._alpha = self._alpha if alpha is None else alpha
             self._beta = self._beta if beta is None else beta
-            self._scalars.set(*read_factors(self._plan_problem(None), self._alpha, self._beta))
-        if self._planned and self._placement.on_gpu and (run := self._runs.get(None)):
+            for scalars in (self._scalars, *self._other_scalars.values()):
+                scalars.set(*read_factors(scalars.problem, self._alpha, self._beta))
+        if self._fast is not None and (run := self._runs.get(None)):
             self._fast = arm(self, run, None)
 
     # -- states --------------------------------------------------------------------------------------------
@@ -567,6 +582,11 @@ class Matmul:
             )
 
 
+def _kind_of(out: ArrayView | None) -> Any:
+    """What a plan depends on of an array for the result; ``None`` for a new one."""
+    return None if out is None else (out.strides, min(out.alignment, KNOWN_ALIGNMENT), out.element.name, out.device)
+
+
 def _check_same_kind(name: str, new: ArrayView, old: ArrayView) -> None:
     for what, given, wanted in (
         ("shape", new.shape, old.shape),
@@ -584,5 +604,5 @@ def _needs_another_plan(new: ArrayView, old: ArrayView) -> bool:
         new.strides != old.strides
         or new.conjugated != old.conjugated
         or new.package != old.package
-        or min(new.alignment, 16) < min(old.alignment, 16)
+        or min(new.alignment, KNOWN_ALIGNMENT) < min(old.alignment, KNOWN_ALIGNMENT)
     )
