@@ -16,14 +16,20 @@ EXAMPLES = REPOSITORY / "examples"
 # How many errors each example prints, one for each result it checks.
 CHECKED_RESULTS = {
     "batched_gemm": 1,
+    "digits_classifier": 2,
     "fft_2d": 1,
     "fft_real": 1,
     "fft_thread": 1,
     "fused_gemm_epilog": 2,
+    "int8_fp8": 4,
+    "mixed_arrays": 3,
     "quickstart": 2,
+    "shared_descriptor": 2,
     "smallest_gemm": 1,
     "tiled_gemm": 1,
 }
+# Their errors are more than those of float32: images that are classified wrongly, and numbers of 8 bits.
+BOUNDS = {"digits_classifier": 0.05, "int8_fp8": 0.05}
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,12 @@ class Outcome:
 
 
 def run(file: Path, *arguments: str, simulated: bool | None, timeout: float = 400) -> Outcome:
-    """Run it with Numba's simulator, on the GPU, or (``None``) on what it chooses itself."""
+    """Run it with Numba's simulator and no GPU in sight, on the GPU, or (``None``) on what it chooses itself."""
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
     if simulated is not None:
         environment["NUMBA_ENABLE_CUDASIM"] = str(int(simulated))
+    if simulated:
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # examples of the host layer then compute on the CPU
     # An example imports what is installed; in a checkout that is not installed, the checkout.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, str(file), *arguments]
@@ -48,9 +56,9 @@ def run(file: Path, *arguments: str, simulated: bool | None, timeout: float = 40
     return Outcome(done.returncode, done.stdout + done.stderr)
 
 
-def check(outcome: Outcome, name: str, *, bound: float = 2e-6) -> None:
+def check(outcome: Outcome, name: str) -> None:
     """It ended well, and every result it has is right; float32 rounds at 6e-8."""
     assert outcome.returncode == 0, outcome.text
     assert len(outcome.errors) == CHECKED_RESULTS[name], outcome.text
-    assert max(outcome.errors) <= bound, outcome.text
+    assert max(outcome.errors) <= BOUNDS.get(name, 2e-6), outcome.text
     assert re.search(r"\btime: \d", outcome.text), outcome.text

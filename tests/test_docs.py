@@ -9,7 +9,10 @@ text block below ``<!-- output -->`` is what the snippet before it prints.
 from __future__ import annotations
 
 import argparse
+import ast
 import builtins
+import dataclasses
+import enum
 import os
 import re
 import shutil
@@ -24,6 +27,7 @@ import pytest
 
 import nvmath_device as nd
 from nvmath_device import __main__ as command_line
+from nvmath_device import host
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -212,6 +216,52 @@ def test_environment_variables_are_those_the_package_reads():
     pattern = re.compile(r"NVMATH_DEVICE_[A-Z_]+")
     read = {name for path in sources() for name in pattern.findall(path.read_text())}
     assert set(pattern.findall(ALL_TEXT)) == read
+
+
+# -- the host layer -----------------------------------------------------------------------------------------
+
+HOST_PAGE = TEXT[ROOT / "docs" / "host.md"]
+
+
+@pytest.mark.parametrize("name", host.__all__)
+def test_public_name_of_the_host_layer_is_documented(name):
+    assert re.search(rf"\bhost\.{name}\b", CODE), f"host.{name} stands in no code of README.md or docs/"
+
+
+def test_names_of_the_host_layer_in_the_docs_exist():
+    assert set(re.findall(r"\bhost\.(?!md\b)(\w+)", CODE)) <= set(host.__all__)
+
+
+def first_cells(heading: str) -> list[set[str]]:
+    """Names in code in the first column of each table below a heading."""
+    section = HOST_PAGE[HOST_PAGE.index(f"\n## {heading}\n") + 1 :]
+    section = section[: section.find("\n## ", 1)]
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    return [set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) for table in tables]
+
+
+@pytest.mark.parametrize(("table", "cls"), [(0, host.MatmulOptions), (1, host.MatmulPlanPreferences)])
+def test_tables_of_options_are_complete(table, cls):
+    assert first_cells("Options")[table] == {field.name for field in dataclasses.fields(cls)}
+
+
+def test_defaults_in_the_tables_of_options_are_right():
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", HOST_PAGE, re.MULTILINE)
+    both = host.MatmulOptions, host.MatmulPlanPreferences
+    defaults = {field.name: field.default for cls in both for field in dataclasses.fields(cls)}
+    told = {name: words for name, words in rows if name in defaults}
+    assert {"copies", "memory_limit", "blocking"} <= told.keys()
+    for name, words in told.items():
+        if name == "logger":
+            assert words == "nvmath_device"
+        elif isinstance(defaults[name], enum.Flag):
+            assert defaults[name] == type(defaults[name])[words]
+        else:
+            assert ast.literal_eval(words) == defaults[name]
+
+
+def test_table_of_epilogs_is_complete():
+    assert first_cells("Epilogs")[0] == {epilog.name for epilog in host.MatmulEpilog} - {"DEFAULT"}
 
 
 # -- the house and the links -------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every example runs on Numba's simulator, has the right result, and notices when it has not."""
+"""Every example runs without a GPU, has the right result, and notices when it has not.
+
+Kernels run on Numba's simulator, products of the host layer on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,22 @@ from tests.example_runs import CHECKED_RESULTS, EXAMPLES, check, run
 # What to change in an example so that its result is wrong: text, and what to put in its place.
 MISTAKES = {
     "batched_gemm": [("mm.load_b(b[i], smem_b)", "mm.load_b(b[0], smem_b)")],
+    "digits_classifier": [('"relu_aux": masks.pop()', '"relu_aux": masks.pop(0)')],
     "fft_2d": [("field.T, column, first + number", "field.T, column, number")],
     "fft_real": [("forward.load(x, data)", "forward.load(x[:, 1:], data)")],
     "fft_thread": [("data[k].imag * data[k].imag", "data[k].imag")],
     "fused_gemm_epilog": [("ONE + math.tanh", "HALF + math.tanh")],
+    "int8_fp8": [
+        ("matmul(x8, w8.T, options", "matmul(x8, w8[::-1].T, options"),
+        ("matmul(x8, w8.T, quant", "matmul(x8, w8[::-1].T, quant"),
+    ],
+    "mixed_arrays": [
+        ("d = matmul(a, b)", "d = matmul(a, b, alpha=1.001)"),
+        ("matmul(a, b, out=out)", "matmul(a, b, out=out, alpha=1.001)"),
+        ("Matmul(every_other, rows)", "Matmul(every_other, rows, alpha=1.001)"),
+    ],
     "quickstart": [("% TILE >= KEPT", "% TILE > KEPT"), ("*= response[frequency]", "*= response[0]")],
+    "shared_descriptor": [("MatmulEpilog.RELU_BIAS", "MatmulEpilog.BIAS"), ("+ bias[j + column]", "+ bias[column]")],
     "smallest_gemm": [("mm.execute(1.0, ", "mm.execute(1.00001, ")],
     "tiled_gemm": [("range(0, a.shape[1], TILE_K)", "range(0, a.shape[1] - TILE_K, TILE_K)")],
 }
