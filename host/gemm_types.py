@@ -327,6 +327,12 @@ def element_of(data_type: CudaDataType, *, argument: str = "data type") -> tuple
     return found[0], bool(found[1])
 
 
+def itemsize_of(data_type: CudaDataType) -> int:
+    """Bytes of one element, both parts of a complex one."""
+    element, is_complex = element_of(data_type)
+    return element.itemsize * (2 if is_complex else 1)
+
+
 # -- alpha and beta -----------------------------------------------------------------------------------------
 
 _SCALARS: dict[CudaDataType, np.dtype[Any]] = {

@@ -20,6 +20,7 @@ from nvmath_device.host.matrix_strides import broadcast_strides
 from nvmath_device.host.problem import Problem
 from nvmath_device.host.shapes import Shape
 
+BIAS_ALIGNMENT = 16  # bytes; with less cuBLASLt has no algorithm for fp8, and a copy of a vector costs little
 TEMPORARY_ALIGNMENT = 16  # bytes that leading dimensions of copies are rounded up to, for vector loads
 
 
@@ -129,8 +130,8 @@ def place_bias(problem: Problem, bias: Strided | None, extent: int, wanted: int)
         why = f"{extent} elements are rounded up to {wanted}"
     elif step != 1 and extent > 1:
         why = f"its elements are {step} apart and must be contiguous"
-    elif bias.alignment < itemsize:
-        why = f"its address is aligned to {bias.alignment} bytes and {itemsize} are needed"
+    elif bias.alignment < BIAS_ALIGNMENT:
+        why = f"its address is aligned to {bias.alignment} bytes and {BIAS_ALIGNMENT} are needed"
     if not why:
         return Placed(1, _NOTHING, in_place, None)
     length = round_up(wanted, TEMPORARY_ALIGNMENT // itemsize)

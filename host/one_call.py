@@ -144,10 +144,11 @@ def _matmul(
         direct = target if target is not None and target.device.kind == "cuda" else None
         key = _key(views, target, conj, epilog, frozenset(scales), placement, options, wishes, algorithm)
         product = _plans.get(key)
-        if product is None:
-            product = _plan(key, problem_for(target), views, placement, options, wishes, direct, algorithm, handle)
+        problem = product.problem if product else problem_for(target)
         if target is not None:
-            check_out(target, product.problem, placement, views)
+            check_out(target, problem, placement, views)
+        if product is None:
+            product = _plan(key, problem, views, placement, options, wishes, direct, algorithm, handle)
         moved = {
             n: Resident(v, placement.device, handle).view if v.device.kind == "cpu" else v for n, v in views.items()
         }

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -141,8 +142,8 @@ class Resident:
 
 
 def _by_stride(operand: ArrayView) -> tuple[int, ...]:
-    """Axes from the slowest to the fastest, as they lie."""
-    return tuple(sorted(range(operand.ndim), key=lambda axis: -abs(operand.strides[axis])))
+    """Axes from the slowest to the fastest, as they lie; those that are repeated by strides of zero first."""
+    return tuple(sorted(range(operand.ndim), key=lambda axis: -(abs(operand.strides[axis]) or inf)))
 
 
 def fetch(operand: ArrayView, target: ArrayView, stream: int) -> None:

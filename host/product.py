@@ -167,6 +167,8 @@ class Matmul:
                 place(self._everything(), self._options)
                 target = None if out is None else view(out, "out", stream=handle)
                 problem = self._plan_problem(target)
+                if target is not None:
+                    check_out(target, problem, self._placement, {})
                 self._scalars = Scalars(problem, *read_factors(problem, self._alpha, self._beta))
             except Exception:  # what cannot be planned leaves the plan there is
                 self._preferences, self._epilog, self._given, self._scalars = before
@@ -232,8 +234,8 @@ class Matmul:
             if not self._placement.on_gpu or len(self.algorithms) < 2:
                 return ()
             handle = self._handle(stream)
-            self._refuse_capture(handle, "autotune")
             with current_device.on_device(self._placement.device.index):
+                self._refuse_capture(handle, "autotune")
                 run = next(iter(self._runs.values()))  # the one whose algorithms are shown
                 run.release()  # an edited algorithm may need more than was taken for the plan
                 scratch = run.scratch_result(handle)
@@ -549,8 +551,9 @@ class Matmul:
             self._beta = self._beta if beta is None else beta
             for scalars in (self._scalars, *self._other_scalars.values()):
                 scalars.set(*read_factors(scalars.problem, self._alpha, self._beta))
-        if self._fast is not None and (run := self._runs.get(None)):
-            self._fast = arm(self, run, None)
+        if self._fast is not None:  # it knows the operands of before
+            run = self._runs.get(None)
+            self._fast = arm(self, run, None) if run else None
 
     # -- states --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 
 Everything is elementwise or a sum over one axis of logical (..., m, n) arrays, computed in the type of the
 arguments; rounding to the stored type is the caller's. Formulas are cuBLASLt's (documentation of
-``cublasLtEpilogue_t``): GELU in its tanh form, and a RELU that turns NaN into 0.
+``cublasLtEpilogue_t``): GELU in its tanh form. What RELU makes of NaN is not documented.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MASK_ALIGNMENT = 128  # bits along the packed axis of a RELU mask: cuBLASLt want
 
 
 def relu(x: Array) -> Array:
-    """max(x, 0); NaN becomes 0, as in cuBLASLt and unlike in frameworks. -0.0 becomes 0.0."""
-    return np.where(x > 0, x, np.zeros((), x.dtype))
+    """max(x, 0); NaN stays NaN, -0.0 becomes 0.0."""
+    return np.where(x <= 0, np.zeros((), x.dtype), x)
 
 
 def gelu(x: Array) -> Array:

@@ -16,7 +16,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 REPORTS = json.loads((TESTS / "reports.json").read_text())
-AREAS = {"device-gemm", "device-fft", "device-other", "lto/link", "errors", "install"}
+AREAS = {"device-gemm", "device-fft", "device-other", "host-matmul", "interop", "lto/link", "errors", "install"}
 
 
 def ids_in(name: str) -> set[str]:
@@ -78,3 +78,16 @@ def test_the_list_is_well_formed() -> None:
 )
 def test_ids_are_read_off_names(name: str, ids: set[str]) -> None:
     assert ids_in(name) == ids
+
+
+@pytest.mark.parametrize("path", sorted((TESTS / "host").glob("test_reports_*.py")), ids=lambda path: path.name)
+def test_what_runs_with_any_library_runs_on_a_gpu_too(path: Path) -> None:
+    """Tests of ``tests/host`` that ask for a library are imported by the file of that name in ``tests/gpu/host``."""
+    nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    shared = {n.name for n in nodes if n.name.startswith("test_") and "library" in [a.arg for a in n.args.args]}
+    if not shared:
+        return
+    twin = ast.parse((TESTS / "gpu" / "host" / path.name).read_text())
+    imports = [node for node in twin.body if isinstance(node, ast.ImportFrom)]
+    imported = {name.name for node in imports if node.module == f"tests.host.{path.stem}" for name in node.names}
+    assert shared - imported == set()

@@ -95,7 +95,7 @@ def check_strides(operand, x):
 
 
 @given(slices_of_something())
-def test_numpy_views_are_read_in_place_r093_r094(x):
+def test_r093_r094_numpy_views_are_read_in_place(x):
     operand = view(x)
     check_strides(operand, x)
     assert operand.shape == x.shape
@@ -107,7 +107,7 @@ def test_numpy_views_are_read_in_place_r093_r094(x):
 
 
 @given(slices_of_something([np.float32, np.int8, np.complex128]), st.sampled_from(["dlpack", "interface"]))
-def test_protocols_give_what_numpy_gives_r093_r094(x, protocol):
+def test_r093_r094_protocols_give_what_numpy_gives(x, protocol):
     operand = view(Speaking(x, protocol))
     assert operand.package == "generic"
     if x.size or protocol == "interface":
@@ -118,7 +118,7 @@ def test_protocols_give_what_numpy_gives_r093_r094(x, protocol):
 
 
 @pytest.mark.parametrize("stride", [0, 1, 77, 10**6, 13, -4])
-def test_strides_of_extent_one_are_not_read_r095(stride):
+def test_r095_strides_of_extent_one_are_not_read(stride):
     x = np.lib.stride_tricks.as_strided(np.ones(5, np.float32), (1, 5), (stride, 4))
     assert view(x).strides == (0, 1)
     assert view(fakes.DLPackArray(shape=(1, 5), strides=(stride, 1))).strides == (0, 1)
@@ -375,12 +375,12 @@ def test_cuda_array_interface(version):
         ({"stream": 0}, "stream 0"),
     ],
 )
-def test_cuda_array_interface_refusals_r099(entries, words):
+def test_r099_cuda_array_interface_refusals(entries, words):
     with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=f"^a: .*{words}"):
         view(fakes.CaiArray(**entries), "a")
 
 
-def test_the_device_of_an_address_is_the_drivers_to_say_r098(monkeypatch):
+def test_r098_the_device_of_an_address_is_the_drivers_to_say(monkeypatch):
     class Driver(fakes.FakeDriver):
         class CUresult:
             CUDA_SUCCESS, CUDA_ERROR_NOT_INITIALIZED = 0, 3

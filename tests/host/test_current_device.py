@@ -203,7 +203,7 @@ def test_the_default_stream_while_another_captures_is_refused_in_words(cuda):
         is_capturing(0)
 
 
-def test_capture_reports_an_earlier_kernel_r103(cuda):
+def test_r103_capture_reports_an_earlier_kernel(cuda):
     cuda.capturing = {5: (ILLEGAL_ADDRESS, 0)}
     with pytest.raises(DriverError, match=r"earlier kernel failed: CUDA_ERROR_700.*cuStreamIsCapturing was the next"):
         is_capturing(5)

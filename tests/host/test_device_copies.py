@@ -141,7 +141,7 @@ def test_an_empty_copy_asks_nothing_of_the_driver(driver):
     ],
 )
 @pytest.mark.parametrize(("number", "error"), [(400, InvalidArgumentError), (700, DriverError)])
-def test_failures_of_any_step_are_reported_r103(driver, function, arguments, number, error):
+def test_r103_failures_of_any_step_are_reported(driver, function, arguments, number, error):
     def fails(*_):
         return (fakes.Status(number),)
 
@@ -227,7 +227,7 @@ def test_strided_copies_may_be_captured(driver):
     assert [call[0] for call in driver.calls] == ["fill", "loaded", "launch"]
 
 
-def test_an_earlier_kernels_failure_shows_when_the_result_is_fetched_r103(driver):
+def test_r103_an_earlier_kernels_failure_shows_when_the_result_is_fetched(driver):
     driver.cuStreamSynchronize = SimpleNamespace(__name__="cuStreamSynchronize")
 
     def cuStreamSynchronize(stream):

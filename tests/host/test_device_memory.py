@@ -224,7 +224,7 @@ OUT_OF_MEMORY = [
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: type(error).__name__)
-def test_too_little_memory_says_how_much_for_what_and_what_is_free_r103(error):
+def test_r103_too_little_memory_says_how_much_for_what_and_what_is_free(error):
     with pytest.raises(DeviceMemoryError) as raised:
         memory_of("numpy", GPU, raising(error), purpose="a copy of b")(21_474_836_480, 0)
     text = str(raised.value)
@@ -236,7 +236,7 @@ def test_too_little_memory_says_how_much_for_what_and_what_is_free_r103(error):
 
 
 @pytest.mark.parametrize("error", [*OUT_OF_MEMORY, RuntimeError("CUDA error: an illegal memory access")], ids=str)
-def test_a_pool_that_fails_because_of_an_earlier_kernel_is_not_called_full_r103(cuda, error):
+def test_r103_a_pool_that_fails_because_of_an_earlier_kernel_is_not_called_full(cuda, error):
     def cuMemGetInfo():
         return fakes.Status(700), 0, 0
 

@@ -84,7 +84,7 @@ def test_results_come_without_the_status():
 
 
 @pytest.mark.parametrize("name", KERNEL_FAULTS)
-def test_an_earlier_kernels_failure_is_not_blamed_on_the_next_call_r103(name):
+def test_r103_an_earlier_kernels_failure_is_not_blamed_on_the_next_call(name):
     with pytest.raises(DriverError) as raised:
         call(function((Status[name], 0), name="cuMemAllocAsync"))
     error = raised.value
@@ -198,7 +198,7 @@ def test_other_failures_are_not_the_streams(name):
         call_on_stream(function((Status[name],)))
 
 
-def test_ordering_reports_an_earlier_kernel_and_loses_no_event_r103(bindings, monkeypatch):
+def test_r103_ordering_reports_an_earlier_kernel_and_loses_no_event(bindings, monkeypatch):
     destroyed = []
     bindings.CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
     bindings.cuEventCreate = lambda flags: (Status.CUDA_SUCCESS, "event")

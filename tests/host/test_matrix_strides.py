@@ -73,7 +73,7 @@ def test_any_view_of_a_larger_matrix(rows, cols, data):
 
 
 @pytest.mark.parametrize("stride", [0, 1, 77, 10**6, -5])
-def test_stride_of_an_axis_of_extent_one_is_not_read_r095(stride):
+def test_r095_stride_of_an_axis_of_extent_one_is_not_read(stride):
     for rows, cols, strides, order in ((1, 77, (stride, 1), "row_major"), (5, 1, (1, stride), "col_major")):
         layout = blas_layout(rows, cols, *strides, prefer=order)
         assert layout.order == order

@@ -103,7 +103,7 @@ def test_what_is_no_stream_is_refused_in_words(wrong):
         (stream(__cuda_stream__=lambda: (0, 5), device_id=2), InvalidArgumentError, "of cuda:2"),
     ],
 )
-def test_streams_that_cannot_be_right_r097(wrong, error, words):
+def test_r097_streams_that_cannot_be_right(wrong, error, words):
     with pytest.raises(error, match=f"^s: .*{words}"):
         stream_handle(wrong, "cupy", GPU, "s")
 
@@ -129,7 +129,7 @@ def driver(monkeypatch):
     return made
 
 
-def test_order_is_one_event_and_no_synchronisation_r096(driver):
+def test_r096_order_is_one_event_and_no_synchronisation(driver):
     order_after(10, 20)
     assert driver.calls == [("create", 2), ("record", 1, 20), ("wait", 10, 1, 0), ("destroy", 1)]
 

@@ -101,7 +101,7 @@ def test_contiguous_arrays(library, name):
 
 
 @pytest.mark.parametrize("library", [TORCH, JAX])
-def test_bfloat16_r099(library):
+def test_r099_bfloat16(library):
     wanted = values("bfloat16")
     operand = view(library_array(library, wanted))
     assert operand.element is bfloat16
@@ -121,7 +121,7 @@ def test_bfloat16_r099(library):
         lambda x: x.reshape(3, 2, 8)[:, 1],
     ],
 )
-def test_slices_r094(library, cut):
+def test_r094_slices(library, cut):
     wanted = values("float32")
     operand = view(cut(library_array(library, wanted)))
     assert operand.shape == cut(wanted).shape
@@ -129,7 +129,7 @@ def test_slices_r094(library, cut):
 
 
 @needs["cupy"]
-def test_cupy_negative_and_zero_strides_r093():
+def test_r093_cupy_negative_and_zero_strides():
     import cupy
 
     wanted = values("float32")
@@ -178,7 +178,7 @@ def test_cuda_core_memory():
         view(buffer)
 
 
-def test_cuda_array_interface_asks_the_driver_for_the_device_r098():
+def test_r098_cuda_array_interface_asks_the_driver_for_the_device():
     from numba import cuda
 
     inner = cuda.to_device(values("float32"))
@@ -298,7 +298,7 @@ def test_cuda_core_and_numba_streams():
 
 
 @needs["torch"]
-def test_order_between_streams_r096():
+def test_r096_order_between_streams():
     import torch
 
     producer, consumer = torch.cuda.Stream(), torch.cuda.Stream()

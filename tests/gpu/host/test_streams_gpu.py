@@ -1,0 +1,663 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams of every library, the order between libraries, nothing that waits, and CUDA graphs.
+
+A kernel that only spins keeps a stream busy (``torch.cuda._sleep``), so that whatever is put behind it has to wait:
+what was launched on the wrong stream comes too early, and a host that waits for the GPU comes back too late.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from nvmath_device import host
+from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError
+from tests.gpu.host.libraries import OnlyDLPack, needs, to_numpy
+from tests.gpu.host.products import norm_error
+
+pytestmark = needs["torch"]
+BUSY = 1_000_000_000  # clock cycles, about half a second
+N = 64
+KEPT = []  # streams of which only the handle is passed on
+PINNED = {}  # by shape: taking page-locked memory waits for the device
+
+
+@pytest.fixture(autouse=True)
+def nothing_pending():
+    import torch
+
+    torch.cuda.synchronize()
+    yield
+    torch.cuda.synchronize()
+
+
+def random(*shape, seed=0, dtype="float32"):
+    import torch
+
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, device="cuda", generator=generator).to(getattr(torch, dtype))
+
+
+def product_of(a, b):
+    return to_numpy(a).astype(float) @ to_numpy(b).astype(float)
+
+
+def is_close(got, want, allowed=1e-6):
+    return norm_error(to_numpy(got), want) < allowed
+
+
+def external(handle):
+    import torch
+
+    return torch.cuda.ExternalStream(handle, device="cuda")
+
+
+def keep_busy(stream):
+    import torch
+
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(BUSY)
+
+
+def seen_now(array):
+    """The elements as they are at this moment, without waiting for any stream but one of its own."""
+    import torch
+
+    if array.shape not in PINNED:
+        PINNED[array.shape] = torch.empty(array.shape, dtype=array.dtype, pin_memory=True), torch.cuda.Stream()
+    memory, stream = PINNED[array.shape]
+    with torch.cuda.stream(stream):
+        memory.copy_(array, non_blocking=True)
+    stream.synchronize()
+    return memory.numpy().copy()
+
+
+# -- streams that are given ---------------------------------------------------------------------------------
+
+
+def of_cupy():
+    import cupy
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    return stream, stream.ptr
+
+
+def of_torch():
+    import torch
+
+    stream = torch.cuda.Stream()
+    return stream, stream.cuda_stream
+
+
+def of_cuda_core():
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    return stream, int(stream.handle)
+
+
+def of_numba():
+    from numba import cuda
+
+    stream = cuda.stream()
+    return stream, int(stream)
+
+
+def as_number():
+    stream, handle = of_torch()
+    KEPT.append(stream)
+    return handle, handle
+
+
+def of_bindings():
+    from cuda.bindings import driver
+
+    status, stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+    assert int(status) == 0
+    return stream, int(stream)
+
+
+class Speaking:
+    """Nothing but the protocol."""
+
+    def __init__(self):
+        self.kept, self.handle = of_torch()
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+def of_the_protocol():
+    stream = Speaking()
+    return stream, stream.handle
+
+
+STREAMS = {
+    "CuPy": of_cupy, "PyTorch": of_torch, "cuda.core": of_cuda_core, "Numba": of_numba, "int": as_number,
+    "cuda.bindings": of_bindings, "__cuda_stream__": of_the_protocol,
+}  # fmt: skip
+
+
+def by_function(a, b, out, stream):
+    return host.matmul(a, b, out=out, stream=stream)
+
+
+def by_object(a, b, out, stream):
+    with host.Matmul(a, b, stream=stream) as mm:
+        mm.plan(stream=stream)
+        return mm.execute(out=out, stream=stream)
+
+
+@pytest.mark.parametrize("call", [by_function, by_object])
+@pytest.mark.parametrize("library", [pytest.param(x, marks=needs["cupy"] if x == "CuPy" else ()) for x in STREAMS])
+def test_streams_of_every_library(library, call):
+    """What is put behind a busy stream has not run while that is busy, and then sees what was written before it."""
+    import torch
+
+    stream, handle = STREAMS[library]()
+    known = external(handle)
+    values, b = random(N, N), random(N, N, seed=1)
+    a, out = torch.zeros_like(values), torch.empty_like(values)
+    torch.cuda.synchronize()
+    call(a, b, out, stream)  # kernels are loaded, and memory is taken
+    seen_now(out)
+    torch.cuda.synchronize()
+    out.fill_(float("nan"))
+    torch.cuda.synchronize()
+    keep_busy(known)
+    with torch.cuda.stream(known):
+        a.copy_(values)
+    assert call(a, b, out, stream) is out
+    assert np.isnan(seen_now(out)).all(), "it ran before what its stream was busy with"
+    assert not known.query(), "the host has waited for the stream"
+    known.synchronize()
+    assert np.allclose(seen_now(out), product_of(values, b), atol=1e-3)
+    assert is_close(out, product_of(values, b))
+
+
+@pytest.mark.parametrize("call", [by_function, by_object])
+@pytest.mark.parametrize("library", [pytest.param("cupy", marks=needs["cupy"]), "torch"])
+def test_the_current_stream_of_the_first_operand_is_the_default(library, call):
+    import torch
+
+    stream, handle = of_cupy() if library == "cupy" else of_torch()
+    known = external(handle)
+    values, b = random(N, N, seed=2), random(N, N, seed=3)
+    a, out = torch.zeros_like(values), torch.empty_like(values)
+    ours = [as_cupy(x) if library == "cupy" else x for x in (a, b, out)]
+    with stream if library == "cupy" else torch.cuda.stream(stream):
+        call(*ours, None)
+        seen_now(out)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(known):
+            out.fill_(float("nan"))
+        known.synchronize()
+        keep_busy(known)
+        with torch.cuda.stream(known):
+            a.copy_(values)
+        call(*ours, None)
+        assert np.isnan(seen_now(out)).all()
+        assert not known.query()
+    known.synchronize()
+    assert is_close(out, product_of(values, b))
+
+
+def as_cupy(tensor):
+    import cupy
+
+    return cupy.from_dlpack(tensor)
+
+
+@pytest.mark.parametrize("stream", ["0", 1.5, object(), True])
+def test_what_is_no_stream_is_refused(stream):
+    a = random(8, 8)
+    with pytest.raises(ArgumentTypeError, match="stream: "):
+        host.matmul(a, a, stream=stream)
+    with pytest.raises(ArgumentTypeError, match="stream: "):
+        host.Matmul(a, a, stream=stream)
+
+
+def test_a_negative_handle_is_refused():
+    a = random(8, 8)
+    with pytest.raises(InvalidArgumentError, match="negative"):
+        host.matmul(a, a, stream=-5)
+
+
+# -- order between libraries --------------------------------------------------------------------------------
+
+
+@needs["cupy"]
+@pytest.mark.parametrize("call", [by_function, by_object])
+def test_operands_of_another_library_are_waited_for(call):
+    """B is CuPy's and still being written on CuPy's current stream; the product is on PyTorch's."""
+    import cupy
+    import torch
+
+    mine, theirs = torch.cuda.Stream(), cupy.cuda.Stream(non_blocking=True)
+    a, values = random(N, N, seed=4), random(N, N, seed=5)
+    b, out = cupy.zeros((N, N), cupy.float32), torch.empty_like(a)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(mine), theirs:
+        call(a, b, out, None)
+        torch.cuda.synchronize()
+        keep_busy(external(theirs.ptr))
+        b[...] = as_cupy_of(values)
+        call(a, b, out, None)
+        assert not external(theirs.ptr).query()
+        mine.synchronize()
+    assert is_close(out, product_of(a, values))
+
+
+def as_cupy_of(tensor):
+    """On whatever stream is current, without an order of its own."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), tensor.numel() * 4, tensor)
+    return cupy.ndarray(tuple(tensor.shape), cupy.float32, cupy.cuda.MemoryPointer(memory, 0))
+
+
+@needs["cupy"]
+@pytest.mark.parametrize("call", [by_function, by_object])
+def test_the_library_of_out_waits_for_the_product(call):
+    import cupy
+    import torch
+
+    mine, theirs = torch.cuda.Stream(), cupy.cuda.Stream(non_blocking=True)
+    a, b = random(N, N, seed=6), random(N, N, seed=7)
+    out = cupy.empty((N, N), cupy.float32)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(mine), theirs:
+        call(a, b, out, None)
+        out.fill(float("nan"))
+        torch.cuda.synchronize()
+        keep_busy(mine)
+        call(a, b, out, None)
+        assert not mine.query()
+        got = out.get()  # on CuPy's stream
+    assert norm_error(got, product_of(a, b)) < 1e-6
+
+
+def test_the_stream_that_a_numba_array_states_is_waited_for():
+    import torch
+    from numba import cuda
+
+    stream = cuda.stream()
+    known, values, b = external(int(stream)), random(N, N, seed=8), random(N, N, seed=9)
+    a = cuda.device_array((N, N), np.float32, stream=stream)
+    assert int(a.stream) == int(stream)
+    tensor, other = torch.as_tensor(a, device="cuda"), cuda.as_cuda_array(b.contiguous())
+    torch.cuda.synchronize()
+    host.matmul(a, other)
+    torch.cuda.synchronize()
+    keep_busy(known)
+    with torch.cuda.stream(known):
+        tensor.copy_(values)
+    for result in (host.matmul(a, other), planned(a, other)):
+        assert is_close(result, product_of(values, b))
+
+
+def planned(*operands, **plan):
+    mm = host.Matmul(*operands)
+    mm.plan(**plan)
+    result = mm.execute()
+    mm.free()  # work is still under way
+    return result
+
+
+def test_producers_that_speak_dlpack_are_waited_for():
+    import torch
+
+    stream, values, b = torch.cuda.Stream(), random(N, N, seed=10), random(N, N, seed=11)
+    a = torch.zeros_like(values)
+    torch.cuda.synchronize()
+    host.matmul(OnlyDLPack(a), OnlyDLPack(b))
+    for call in (host.matmul, planned):
+        a.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(BUSY // 4)
+            a.copy_(values)
+            result = call(OnlyDLPack(a), OnlyDLPack(b))
+        assert is_close(result, product_of(values, b))
+
+
+@needs["jax"]
+def test_jax_arrays_that_are_still_being_made():
+    import jax
+    import jax.numpy as jnp
+
+    gpu = jax.local_devices(backend="gpu")[0]
+    x = jax.device_put(np.random.default_rng(12).standard_normal((512, 512)).astype(np.float32), gpu)
+
+    @jax.jit
+    def long(x):
+        return jax.lax.fori_loop(0, 200, lambda i, y: jnp.sin(x @ y) / 8, x)
+
+    long(x).block_until_ready()  # compiled
+    for call in (host.matmul, planned):
+        made = long(x)
+        result = call(made, x)
+        assert norm_error(np.asarray(result), np.asarray(made).astype(float) @ np.asarray(x).astype(float)) < 1e-6
+
+
+# -- nothing waits ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", [pytest.param("cupy", marks=needs["cupy"]), "torch"])
+@pytest.mark.parametrize("what", ["plain", "epilog", "copies", "batch", "split"])
+def test_nothing_waits_for_the_gpu(what, library):
+    """Every call of an object's life, and the function with a new plan, returns while the stream is busy before it."""
+    import torch
+
+    stream, handle = of_cupy() if library == "cupy" else of_torch()
+    known = external(handle)
+    with torch.cuda.stream(known):
+        tensors, inputs, epilog = operands_for(what)
+        others = [t.clone() for t in tensors]
+    known.synchronize()
+    if library == "cupy":
+        tensors, others = [as_cupy(t) for t in tensors], [as_cupy(t) for t in others]
+        inputs = {name: as_cupy(t) for name, t in inputs.items()}
+    wishes = {"epilog": epilog, "epilog_inputs": inputs or None}
+
+    def life(say):
+        host.clear_plans()
+        mm = host.Matmul(*tensors)
+        say("Matmul()")
+        mm.plan(**wishes)
+        say("plan()")
+        results = [mm.execute()]
+        say("execute()")
+        results.append(mm.execute())
+        say("the second execute()")
+        mm.reset_operands(a=others[0], b=others[1])
+        say("reset_operands()")
+        results.append(mm.execute())
+        say("execute() afterwards")
+        mm.free()
+        say("free()")
+        results.append(host.matmul(*tensors, **wishes))
+        say("matmul()")
+        results.append(host.matmul(*tensors, **wishes))
+        say("the second matmul()")
+        return results
+
+    with stream if library == "cupy" else torch.cuda.stream(stream):
+        life(lambda step: None)  # kernels are loaded and pools are filled, for this stream
+        known.synchronize()
+        keep_busy(known)
+        waited = []
+        results = life(lambda step: waited.append(step) if known.query() else None)
+        assert not waited, f"waited for the GPU: {waited[0]}"
+        known.synchronize()
+        first, *rest = (to_numpy(r) for r in results)
+        assert all(norm_error(other, first) < 1e-5 for other in rest)
+        assert np.isfinite(first).all()
+
+
+def operands_for(what):
+    if what == "epilog":
+        return [random(N, N), random(N, 32)], {"bias": random(1, 32)}, "RELU_BIAS"
+    if what == "copies":
+        return [random(N, 2 * N)[:, ::2], random(2 * N, N)[::2].T[::2].T], {}, None
+    if what == "batch":
+        return [random(3, N, N), random(N, N)], {}, None
+    if what == "split":
+        return [random(N, 8192), random(8192, N)], {}, None
+    return [random(N, N), random(N, N)], {}, None
+
+
+def test_blocking_waits_on_request():
+    import torch
+
+    a = random(N, N)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for call in (
+            lambda: host.matmul(a, a, options={"blocking": True}),
+            lambda: planned_blocking(a),
+        ):
+            call()
+            keep_busy(stream)
+            call()
+            assert stream.query()
+
+
+def planned_blocking(a):
+    with host.Matmul(a, a, options={"blocking": True}) as mm:
+        mm.plan()
+        return mm.execute()
+
+
+# -- one object on several streams --------------------------------------------------------------------------
+
+
+def test_executions_on_several_streams_share_a_workspace_one_after_the_other():
+    """With a K that cuBLASLt splits, whose parts are in the workspace."""
+    import torch
+
+    a, b = random(N, 16384, seed=13), random(16384, N, seed=14)
+    want = product_of(a, b)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    outs = [torch.full((N, N), float("nan"), device="cuda") for _ in range(40)]
+    torch.cuda.synchronize()
+    with host.Matmul(a, b) as mm:
+        mm.plan()
+        for out, stream in zip(outs, itertools.cycle(streams), strict=False):
+            mm.execute(out=out, stream=stream)
+    torch.cuda.synchronize()
+    assert all(is_close(out, want, 1e-5) for out in outs)
+
+
+def test_operands_may_go_while_the_product_is_under_way():
+    """Their memory is given to others in the order of PyTorch's stream, and the product is on another one."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    for call in (host.matmul, by_object):
+        a, b, out = random(512, 512, seed=15), random(512, 512, seed=16), torch.empty(512, 512, device="cuda")
+        want = product_of(a, b)
+        torch.cuda.synchronize()
+        keep_busy(stream)
+        if call is host.matmul:
+            host.matmul(a, b, out=out, stream=stream)
+        else:
+            by_object(a, b, out, stream)
+        del a, b
+        trash = [torch.full((512, 512), 7.0, device="cuda") for _ in range(8)]  # where they were
+        stream.synchronize()
+        assert is_close(out, want)
+        del trash
+
+
+# -- CUDA graphs --------------------------------------------------------------------------------------------
+
+CAPTURED = {
+    "plain": {}, "copied operands": {}, "copied out": {}, "epilog": {"epilog": "GELU_AUX_BIAS"}, "batch": {},
+    "loops": {}, "fp8 with scales": {"quantization_scales": {"a": 0.5, "b": 2.0}}, "split": {},
+}  # fmt: skip
+
+
+def captured_operands(what, seed):
+    """Tensors a, b, out, and inputs of an epilog."""
+    import torch
+
+    m, n, k = (64, 48, 16384) if what == "split" else (64, 48, 32)
+    batch = (3,) if what == "batch" else (2, 3) if what == "loops" else ()
+    a, b = random(*batch, m, k, seed=seed), random(k, n, seed=seed + 1)
+    if what == "loops":
+        a = random(2, 4, m, k, seed=seed)[:, :3]  # batch axes that do not merge, so one call each
+        b = random(1, 3, k, n, seed=seed + 1)
+    if what == "copied operands":
+        a, b = random(m, 2 * k, seed=seed)[:, ::2], random(2 * k, 2 * n, seed=seed + 1)[::2, ::2]
+    out = torch.empty(*batch, m, n, device="cuda")
+    if what == "copied out":
+        out = torch.empty(m, 2 * n, device="cuda")[:, ::2]
+    if what == "fp8 with scales":
+        a, b = a.to(torch.float8_e4m3fn), b.T.contiguous().to(torch.float8_e4m3fn).T
+        out = out.to(torch.bfloat16)
+    inputs = {"bias": random(1, n, seed=seed + 2)} if what == "epilog" else {}
+    return a, b, out, inputs
+
+
+def fresh(what, tensors, seed):
+    """Other contents for the same memory, and the product of them."""
+    a, b, _, inputs = captured_operands(what, seed)
+    for old, new in zip((*tensors[:2], *tensors[3].values()), (a, b, *inputs.values()), strict=True):
+        old.copy_(new)
+    want = product_of(a, b)
+    if what == "epilog":
+        x = want + to_numpy(inputs["bias"]).astype(float)
+        want = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return want
+
+
+@pytest.mark.parametrize("form", ["object", "function"])
+@pytest.mark.parametrize("what", CAPTURED)
+def test_torch_graphs(what, form):
+    """Captured once, replayed on other contents of the same memory. Other work in between takes what memory is free."""
+    import torch
+
+    tensors = captured_operands(what, 20)
+    a, b, out, inputs = tensors
+    scales = CAPTURED[what].get("quantization_scales")
+    epilog = {"epilog": CAPTURED[what].get("epilog"), "epilog_inputs": inputs or None}
+    options = {"result_type": "bfloat16"} if what == "fp8 with scales" else None
+    mm = host.Matmul(a, b, quantization_scales=scales, options=options)
+    mm.plan(out=out, **epilog)
+
+    def call():
+        if form == "object":
+            return mm.execute(out=out)
+        return host.matmul(a, b, out=out, quantization_scales=scales, options=options, **epilog)
+
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = call()
+    allowed = 6e-3 if what == "fp8 with scales" else 2e-3 if what == "epilog" else 1e-5
+    for seed in (30, 40, 50):
+        want = fresh(what, tensors, seed)
+        out.fill_(float("nan"))
+        trash = [torch.full((64, 128), 7.0, device="cuda") for _ in range(16)]
+        host.matmul(random(64, 20000), random(20000, 64))  # whose workspace may be larger
+        graph.replay()
+        torch.cuda.synchronize()
+        assert is_close(out, want, allowed)
+        assert all(bool((t == 7).all()) for t in trash)
+    del kept
+
+
+@needs["cupy"]
+@pytest.mark.parametrize("form", ["object", "function"])
+@pytest.mark.parametrize("what", ["plain", "copied operands", "copied out", "batch", "loops", "split"])
+def test_cupy_graphs(what, form):
+    """CuPy's pool knows nothing of graphs: memory that a captured call uses must not go back to it."""
+    import cupy
+    import torch
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    tensors = captured_operands(what, 60)
+    a, b, out = (as_cupy(t) for t in tensors[:3])
+    torch.cuda.synchronize()
+    with stream:
+        mm = host.Matmul(a, b)
+        mm.plan(out=out)
+
+        def call():
+            return mm.execute(out=out) if form == "object" else host.matmul(a, b, out=out)
+
+        call()
+        stream.synchronize()
+        stream.begin_capture()
+        call()
+        graph = stream.end_capture()
+        for seed in (70, 80, 90):
+            torch.cuda.synchronize()
+            want = fresh(what, tensors, seed)
+            tensors[2].fill_(float("nan"))
+            torch.cuda.synchronize()
+            sizes = (1024, 8192, 64 * 1024, 1 << 20)
+            trash = [cupy.full(size, 7, cupy.float32) for size in sizes for _ in range(8)]
+            host.matmul(as_cupy(random(64, 20000)), as_cupy(random(20000, 64)))
+            graph.launch(stream)
+            stream.synchronize()
+            assert is_close(out, want, 1e-5)
+            assert all(bool((t == 7).all()) for t in trash)
+
+
+def test_planning_inside_a_capture_is_refused_and_the_capture_goes_on():
+    import torch
+
+    a, b, out, _ = tensors = captured_operands("plain", 100)
+    other = random(40, 24)
+    mm = host.Matmul(a, b)
+    mm.plan(out=out)
+    mm.execute(out=out)
+    never_seen = random(40, 56, seed=3), random(56, 72, seed=4)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        inside = host.Matmul(other, other.T)
+        with pytest.raises(InvalidStateError, match=r"graph is being captured.*plan\(\)"):
+            inside.plan()
+        with pytest.raises(InvalidStateError, match="graph is being captured"):
+            host.matmul(*never_seen)
+        with pytest.raises(InvalidStateError, match="graph"):
+            mm.autotune()
+        mm.execute(out=out)
+    for seed in (110, 120):
+        want = fresh("plain", tensors, seed)
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert is_close(out, want)
+    inside.plan()
+    assert is_close(inside.execute(), product_of(other, other.T))
+    assert is_close(host.matmul(*never_seen), product_of(*never_seen))
+
+
+def test_an_out_of_new_strides_inside_a_capture_is_refused():
+    import torch
+
+    a, b, out, _ = captured_operands("plain", 130)
+    mm = host.Matmul(a, b)
+    mm.plan()
+    mm.execute(out=out)
+    stepped = torch.empty(64, 96, device="cuda")[:, ::2]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(InvalidStateError, match="out="):
+            mm.execute(out=stepped)
+        mm.execute(out=out)
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert is_close(out, product_of(a, b))
+
+
+def test_operands_in_cpu_memory_inside_a_capture_are_refused():
+    import torch
+
+    a, b, out, _ = captured_operands("plain", 140)
+    mm = host.Matmul(a, b)
+    mm.plan(out=out)
+    mm.execute(out=out)
+    on_cpu = np.ones((8, 8), np.float32)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises((InvalidArgumentError, InvalidStateError), match=r"stream|graph"):
+            host.matmul(on_cpu, on_cpu, stream=torch.cuda.current_stream())
+        mm.execute(out=out)
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert is_close(out, product_of(a, b))
