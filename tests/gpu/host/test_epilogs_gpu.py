@@ -118,7 +118,7 @@ def test_a_bias_of_any_strides_and_alignment(along, library):
 @pytest.mark.parametrize("order", ["C", "F", "stepped"])
 @pytest.mark.parametrize("epilog", ["BIAS", "RELU_AUX_BIAS", "DGELU_BGRAD", "DRELU"])
 def test_out_of_either_order_with_an_epilog_of_either_direction(epilog, order, along, library):
-    """cuBLASLt writes such a D in one order only, so the other is one copy; at M == N, too, though shapes say nothing."""
+    """cuBLASLt writes such a D in one order only, so the other is a copy; at M == N, too, though shapes say nothing."""
     rng = np.random.default_rng(22)
     kind = FLOATS["float32"]
     layout = {"steps": (2, 3)} if order == "stepped" else LAYOUTS[order]
