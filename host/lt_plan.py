@@ -110,6 +110,7 @@ def plan_lt(problem: Problem, operands: Mapping[str, Strided], rules: Rules) -> 
         UnsupportedError: a rule cannot be met.
     """
     shapes, types = problem.shapes, problem.types
+    _refuse_fp8_aux(problem)
     swapped = problem.order == ROW_MAJOR
     m, n = (shapes.n, shapes.m) if swapped else (shapes.m, shapes.n)
     padded = (
@@ -193,6 +194,16 @@ def _refuse_padding(problem: Problem, rules: Rules) -> None:
         raise UnsupportedError(
             f"epilog: {problem.epilog.name} is not offered for a result of {shapes.matrix_result}: {rules.why}, and "
             "auxiliary matrices are not rounded up; choose extents that are multiples of them"
+        )
+
+
+def _refuse_fp8_aux(problem: Problem) -> None:
+    """cuBLASLt 13.1 on an H200 takes an fp8 ``gelu_aux`` of an fp8 result and writes other numbers into it."""
+    aux = problem.types.aux
+    if problem.traits.aux == "gelu_aux" and aux.is_float and aux.itemsize == 1:
+        raise UnsupportedError(
+            f"epilog: {problem.epilog.name} is not offered with a gelu_aux of {aux}, which cuBLASLt gets wrong; give "
+            "float8_e4m3fn operands and the aux_type float16 or bfloat16, or a wider result_type"
         )
 
 

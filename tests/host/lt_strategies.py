@@ -216,6 +216,8 @@ def reason_to_refuse(case: Case) -> str | None:
     contiguous = case.m if problem.order == "col_major" else case.n
     if case.types.a in FP8 and contiguous % 16 and (traits.aux or traits.gradient):
         return "epilog"
+    if traits.aux == "gelu_aux" and problem.types.aux.itemsize == 1:
+        return "epilog"
     largest = "result_amax" if case.options.get("result_amax") else "aux_amax" if case.aux_amax else None
     if largest:
         plain = replace(case, options={}, aux_amax=False).problem()

@@ -92,7 +92,8 @@ def check(epilog, a, b, inputs, positive, d, outputs, direction):
         want = np.where(positive, product, 0) if positive is not None else want
         assert_exact(d, want, epilog)
     if "relu_aux" in outputs:
-        assert np.array_equal(bits_of(outputs.pop("relu_aux"), M, N, direction), before > 0)
+        bits = bits_of(outputs.pop("relu_aux"), M, N, direction)
+        assert np.array_equal(bits[before != 0], (before > 0)[before != 0])  # the bit of 0 is up to the algorithm
     if "gelu_aux" in outputs:
         assert_exact(outputs.pop("gelu_aux")[:M, :N], before)
     for name, gradient in outputs.items():

@@ -73,7 +73,7 @@ def may_be_missing(kind: Kind, epilog: str) -> bool:
     if not kind.a.startswith("float8"):
         return False
     if kind.d.startswith("float8"):
-        return epilog in BACKWARD
+        return epilog in BACKWARD or (epilog.startswith("GELU_AUX") and str(kind.aux).startswith("float8"))
     return kind.d == "float32" and epilog in ("GELU_AUX_BIAS", "DRELU_BGRAD", "DGELU_BGRAD")
 
 

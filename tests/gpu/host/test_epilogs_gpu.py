@@ -283,9 +283,10 @@ def test_nan_infinity_and_signed_zero(library):
     d, aux = host.matmul(x, y, epilog="RELU_AUX_BIAS", epilog_inputs={"bias": bias})
     positive = special > 0
     d, nan = to_numpy(d)[0], np.isnan(special)
+    told = ~nan & (special != 0)  # the bits of NaN and 0 are up to the algorithm
     assert np.array_equal(d[~nan], np.where(positive, special, 0)[~nan])
     assert (np.isnan(d[nan]) | (d[nan] == 0)).all()
-    assert np.array_equal(bits_of(to_numpy(aux["relu_aux"]), 1, 16, "columns")[0][~nan], positive[~nan])
+    assert np.array_equal(bits_of(to_numpy(aux["relu_aux"]), 1, 16, "columns")[0][told], positive[told])
     d = to_numpy(host.matmul(x, y, epilog="GELU"))[0]
     assert np.isnan(d[[0, 8]]).all()
     assert (d[[1, 9]] == np.inf).all()
