@@ -439,6 +439,15 @@ def _usable(result: HeuristicResult) -> HeuristicResult:
     return result
 
 
+def read_algorithm(given: Any) -> Algorithm | None:
+    """An algorithm that a call is to use; ``None``: the planned one. Raises ArgumentTypeError for anything else."""
+    if given is not None and not isinstance(given, Algorithm):
+        raise ArgumentTypeError(
+            f"algorithm: {given!r} is a {type(given).__name__}; give an Algorithm, as plan() returns them"
+        )
+    return given
+
+
 # -- from elsewhere -----------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ def matcher(like: ArrayView, alignment: int) -> Matcher | None:
     if like.package == "cupy" and not like.conjugated:
         return _cupy_matcher(like.owner, alignment - 1)
     if like.package == "torch" and like.device.kind == "cuda" and not like.is_complex:
-        return _torch_matcher(like.owner, alignment - 1)
+        return _torch_matcher(like.owner, alignment - 1, like.itemsize)
     return None
 
 
@@ -53,8 +53,10 @@ def _cupy_matcher(like: Any, mask: int) -> Matcher | None:
     return match_contiguous if getattr(like, "_c_contiguous", False) else match
 
 
-def _torch_matcher(like: Any, mask: int) -> Matcher | None:
-    """Real tensors only: those have neither a lazy conjugate nor a lazy sign."""
+def _torch_matcher(like: Any, mask: int, itemsize: int) -> Matcher | None:
+    """Real tensors only. Those have no lazy conjugate; a lazy sign has the imaginary part of one, which starts at an
+    odd multiple of the element's size.
+    """
     torch = sys.modules["torch"]
     kind, dtype, shape, strides, device = type(like), like.dtype, like.shape, like.stride(), like.get_device()
     if kind not in (torch.Tensor, torch.nn.Parameter):
@@ -67,7 +69,10 @@ def _torch_matcher(like: Any, mask: int) -> Matcher | None:
                 return ptr
         return 0
 
-    return match
+    def match_with_sign(x: Any) -> int:
+        return 0 if x.is_neg() else match(x)
+
+    return match if mask >= 2 * itemsize - 1 else match_with_sign
 
 
 def stream_reader(like: ArrayView) -> Callable[[], int]:

@@ -66,6 +66,7 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
     (a_low, a_high), (b_low, b_high) = (
         tuple(edge - v.ptr for edge in v.extent_bytes) for v in (views["a"], views["b"])
     )
+    lock, has_workspace = mm._lock, run.product.workspace_bytes > 0
     places = [(views["a"].ptr, views["b"].ptr)]  # one object, so that no thread sees half of a reset
     mine: ShortWay
 
@@ -89,7 +90,12 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
                 if d < high and low < end:
                     return None
         if swapped:
-            call(alpha, b, a, beta, c or d, d, handle)
+            a, b = b, a
+        if has_workspace:
+            with lock:  # which an execution that another thread has put on another stream uses, too
+                if handle != mm._last_stream or mm._fast is not mine:
+                    return None
+                call(alpha, a, b, beta, c or d, d, handle)
         else:
             call(alpha, a, b, beta, c or d, d, handle)
         return out
@@ -115,7 +121,6 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
             places[0] = to_a, to_b
         return True
 
-    lock = mm._lock
     execute.memory = memory  # type: ignore[attr-defined]  # a call under way in one thread survives a free() in another
     mine = ShortWay(execute, reset)
     return mine

@@ -15,6 +15,7 @@ from typing import Any
 
 from nvmath_device.errors import InvalidArgumentError, InvalidStateError
 from nvmath_device.host import current_device
+from nvmath_device.host.algorithms import read_algorithm
 from nvmath_device.host.arguments import read_arrays, read_factors, read_inputs, read_qualifiers, read_scales
 from nvmath_device.host.array_matchers import stream_reader
 from nvmath_device.host.array_results import plan_array
@@ -75,8 +76,8 @@ def matmul(
     the next call with operands of the same kind. The host does not wait for the GPU, except for operands in CPU memory
     and ``options.blocking=True``.
 
-    It is not meant for CUDA graphs: in a capture it is refused unless the plan is known and needs no workspace. Use
-    :class:`Matmul` there.
+    It is not meant for CUDA graphs: in a capture it is refused unless the plan is known and needs neither workspace nor
+    copies. Use :class:`Matmul` there.
 
     Returns:
         the result, or for epilogs and options with auxiliary outputs (result, dict of arrays).
@@ -94,8 +95,8 @@ def matmul(
                     return result
     return _matmul(
         {"a": a, "b": b} | ({} if c is None else {"c": c}), alpha, beta, read_epilog(epilog), epilog_inputs,
-        qualifiers, quantization_scales, preferences, algorithm, read_options(options, MatmulOptions, "options"), out,
-        stream,
+        qualifiers, quantization_scales, preferences, read_algorithm(algorithm),
+        read_options(options, MatmulOptions, "options"), out, stream,
     )  # fmt: skip
 
 
@@ -157,6 +158,12 @@ def _matmul(
         scalars = Scalars(product.problem, *read_factors(product.problem, alpha, beta))
         addresses = {n: s if isinstance(s, float) else s.ptr for n, s in scales.items()}
         workspace = _workspace(placement, product.workspace_bytes, options.allocator, handle)
+        if product.scratch_bytes and current_device.is_capturing(handle):
+            raise InvalidStateError(
+                "matmul: a CUDA graph is being captured on this stream, and the product needs memory for copies of "
+                "operands or for scales, which is not matmul's any more when the graph runs; use Matmul, which has its "
+                "own, and plan() it before the capture"
+            )
         take = memory_of(placement.memory, placement.device, options.allocator, purpose="copies of operands")
         scratch = take(product.scratch_bytes, handle)
         result, outputs = product.first_that_works(

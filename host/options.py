@@ -468,7 +468,8 @@ class MatmulQuantizationScales:
     Attributes:
         a, b, c, d: a finite real number, or an array of any library: one float32 number of shape () or (1,); with
             ``MatmulOptions.block_scaling`` a vector of uint8, read as exponents (UE8M0). ``None``: 1. Each is kept as
-            it was given and never written to; arrays are read when the product is computed.
+            it was given and never written to. Arrays on a GPU are read when the product is computed, those in CPU
+            memory when they are given.
 
     Two of these are equal only if they are the same object, because arrays do not compare as one.
     """

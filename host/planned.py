@@ -199,6 +199,7 @@ class PlannedCalls:
         self.like = None if like is None else like._replace(owner=None, keeper=None)  # not to keep the user's array
         self._allocator = allocator
         self._memory: Memory | None = None
+        self.stream = 0  # on which the memory was taken, and in whose order it is given back
         self._calls: dict[tuple[int, int], PreparedMatmul] = {}
         self._keys: list[Algorithm] = []
         self._scratch = 0
@@ -224,7 +225,7 @@ class PlannedCalls:
             "generic" if product.placement.has_cpu_operands else product.placement.package, product.placement.device,
             self._allocator, purpose="the workspace and the copies of a matrix product",
         )  # fmt: skip
-        self._memory = take(workspace + product.scratch_bytes, stream)
+        self._memory, self.stream = take(workspace + product.scratch_bytes, stream), stream
         self._scratch = self._memory.ptr + workspace
         product.plan.prepare_copies()
 

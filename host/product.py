@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nvmath_device.descriptors import GemmDescriptor
-from nvmath_device.errors import InvalidArgumentError, InvalidStateError
+from nvmath_device.errors import DriverError, InvalidArgumentError, InvalidStateError
 from nvmath_device.host import current_device
-from nvmath_device.host.algorithms import Algorithm
+from nvmath_device.host.algorithms import Algorithm, read_algorithm
 from nvmath_device.host.arguments import read_arrays, read_factors, read_inputs, read_qualifiers, read_scales
 from nvmath_device.host.array_view import ArrayView, type_name
 from nvmath_device.host.arrays import view
 from nvmath_device.host.autotune import autotune
-from nvmath_device.host.device_copies import wait
+from nvmath_device.host.device_copies import wait, wait_for_device
 from nvmath_device.host.epilogs import MatmulEpilog, read_epilog
 from nvmath_device.host.gemm_descriptor import describe
 from nvmath_device.host.hot_path import ShortWay, arm
@@ -33,6 +33,8 @@ from nvmath_device.host.ordering import held_by_nobody, order_before, order_behi
 from nvmath_device.host.planned import CpuProduct, PlannedCalls, answer, check_out, plan_on_gpu
 from nvmath_device.host.problem import Problem, plan_problem
 from nvmath_device.host.streams import Retained, order_after, same_stream
+
+_retained = Retained()  # for all objects, because what they keep outlives them
 
 
 class Matmul:
@@ -103,7 +105,6 @@ class Matmul:
         self._fresh: dict[str, Any] = {}  # operands that the short way has taken and no view was made of yet
         self._runs: dict[Any, PlannedCalls] = {}
         self._residents: dict[str, Resident] = {}
-        self._retained = Retained()
         self._last_stream: int | None = None
         given = {"a": a, "b": b} | ({} if c is None else {"c": c})
         self._given, handle = read_arrays(given, stream)
@@ -237,7 +238,7 @@ class Matmul:
             with current_device.on_device(self._placement.device.index):
                 self._refuse_capture(handle, "autotune")
                 run = next(iter(self._runs.values()))  # the one whose algorithms are shown
-                run.release()  # an edited algorithm may need more than was taken for the plan
+                self._give_back(run)  # an edited algorithm may need more than was taken for the plan
                 scratch = run.scratch_result(handle)
                 self._order(handle, None, by_user=stream is not None)
 
@@ -249,7 +250,7 @@ class Matmul:
                     preferences=self._preferences,
                 )  # fmt: skip
                 if release_workspace:
-                    run.release()
+                    self._give_back(run)
                 self._last_stream = handle
                 self._fast = None
             return timings
@@ -324,9 +325,7 @@ class Matmul:
             if self._freed:
                 return
             self._keep_until_done(self._given.values())
-            for run in self._runs.values():
-                run.release()
-            self._runs.clear()
+            self._forget_plans()
             self._given, self._views, self._scales, self._fast = {}, {}, {}, None
             self._fresh.clear()
             self._scale_values = MatmulQuantizationScales()
@@ -427,9 +426,16 @@ class Matmul:
 
     def _forget_plans(self) -> None:
         for run in self._runs.values():
-            run.release()
+            self._give_back(run)
         self._runs.clear()
         self._fast = None
+
+    def _give_back(self, run: PlannedCalls) -> None:
+        """Let go of a plan's memory, which is given to others in the order of the stream that it was taken on."""
+        last = self._last_stream
+        if run.memory is not None and last is not None and not same_stream(last, run.stream):
+            self._keep(run.memory)
+        run.release()
 
     def _run_for(self, out: ArrayView | None, handle: int, algorithms: Sequence[Any] | None = None) -> PlannedCalls:
         """The plan for a new result, or for an array of the user of this type, with these strides and alignment."""
@@ -449,10 +455,12 @@ class Matmul:
                 product.adopt(algorithms)
             run = self._runs[key] = PlannedCalls(product, self._options.allocator, like=direct)
             run.reserve(handle)
+            self._follow(handle)  # executions on other streams come after what had the memory before
         return run
 
     def _execute(self, algorithm: Algorithm | None, out: Any, stream: Any, release_workspace: bool) -> Any:
         self._check_ready()
+        algorithm = read_algorithm(algorithm)
         if out is None and self._options.inplace:
             out = self._given["c"].owner
         if not self._placement.on_gpu:
@@ -474,7 +482,7 @@ class Matmul:
             if self._options.blocking is True:
                 wait(handle)
             if release_workspace:
-                run.release()
+                self._give_back(run)
                 self._fast = None
             elif algorithm is None and (self._fast is None or direct is not None):
                 self._fast = arm(self, run, direct)
@@ -499,19 +507,34 @@ class Matmul:
         arrays = [*self._views.values(), *self._scale_views().values(), *([] if out is None else [out])]
         order_before(handle, self._placement, arrays, by_user=by_user)
         self._views = {name: v._replace(producer_stream=None) for name, v in self._views.items()}
+        self._follow(handle)
+
+    def _follow(self, handle: int) -> None:
+        """What comes next on the stream follows what this object has put on another one."""
         last = self._last_stream
         if last is not None and not same_stream(last, handle) and not current_device.is_capturing(handle):
-            order_after(handle, last)
+            try:
+                order_after(handle, last)
+            except InvalidArgumentError:  # the stream was destroyed
+                wait_for_device()
+        self._last_stream = handle
 
     def _keep_until_done(self, operands: Iterable[ArrayView]) -> None:
         """Hold memory that its library might hand to others while an execution on another stream reads it."""
-        if self._last_stream is None or not self._placement.on_gpu:
-            return
-        held = held_by_nobody(self._last_stream, self._placement, operands)
-        if held:
+        if self._last_stream is not None and self._placement.on_gpu:
+            self._keep(*held_by_nobody(self._last_stream, self._placement, operands))
+
+    def _keep(self, *memory: Any) -> None:
+        last = self._last_stream
+        if memory and last is not None:
             with current_device.on_device(self._placement.device.index):
-                if not current_device.is_capturing(self._last_stream):
-                    self._retained.keep(self._last_stream, *held)
+                try:
+                    if not current_device.is_capturing(last):
+                        _retained.keep(last, *memory)
+                except (DriverError, InvalidArgumentError) as error:  # the stream was destroyed
+                    if getattr(error, "earlier", False):
+                        raise
+                    wait_for_device()
 
     def _reset(
         self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, scales: Any, inputs: Mapping[str, Any] | None, stream: Any,

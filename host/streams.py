@@ -200,5 +200,10 @@ class Retained:
 
 
 def _is_done(driver: Any, event: Any) -> bool:
-    status, *_ = driver.cuEventQuery(event)
+    """Asked in a way that does no harm to CUDA graphs that are being captured, in this thread or in others."""
+    before = call(driver.cuThreadExchangeStreamCaptureMode, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    try:
+        status, *_ = driver.cuEventQuery(event)
+    finally:
+        call(driver.cuThreadExchangeStreamCaptureMode, before)
     return bool(status != driver.CUresult.CUDA_ERROR_NOT_READY)

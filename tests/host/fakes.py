@@ -277,9 +277,11 @@ class FakeDriver:
 
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
     CUresult = SimpleNamespace(CUDA_ERROR_NOT_READY=Status(600))
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
 
     def __init__(self, failing=()):
         self.calls, self.done, self.events, self.failing = [], set(), 0, failing
+        self.capture_mode = 0
 
     def _call(self, name, *arguments):
         self.calls.append((name, *arguments))
@@ -300,6 +302,10 @@ class FakeDriver:
 
     def cuEventSynchronize(self, event):
         return (self._call("synchronize", event),)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        before, self.capture_mode = self.capture_mode, mode
+        return Status(0), before
 
     def cuEventQuery(self, event):
         return (Status(0) if event in self.done else self.CUresult.CUDA_ERROR_NOT_READY,)

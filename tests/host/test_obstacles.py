@@ -132,7 +132,11 @@ def test_request_of_every_epilog_and_layout(types: Any) -> None:
 # -- neighbours ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("request_", odd_requests(), ids=lambda r: f"{r.epilog.name}-{r.a.shape}-{r.b.shape}")
+# An fp8 gelu_aux is refused before cuBLASLt is asked, so nobody looks for its neighbours.
+ASKED = [request for request in odd_requests() if not request.preferences.epilog.aux_amax]
+
+
+@pytest.mark.parametrize("request_", ASKED, ids=lambda r: f"{r.epilog.name}-{r.a.shape}-{r.b.shape}")
 def test_neighbours_can_be_planned_alone_and_together(request_: Request) -> None:
     """Whatever is tried gives a plan or an error of the family, not a crash that hides the real error."""
     changes = neighbours(request_)

@@ -7,6 +7,7 @@ what was launched on the wrong stream comes too early, and a host that waits for
 
 from __future__ import annotations
 
+import gc
 import itertools
 
 import numpy as np
@@ -475,6 +476,62 @@ def test_operands_may_go_while_the_product_is_under_way():
         del trash
 
 
+@pytest.mark.parametrize("end", ["free", "dropped", "release_workspace", "another plan", "reset"])
+def test_memory_of_a_plan_stays_until_its_executions_are_done(end):
+    """It was taken on PyTorch's stream, which may give it to others at once; the execution is on another one."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    a, b, out, _ = captured_operands("copied operands", 150)
+    want = product_of(a, b)
+    mm = host.Matmul(a, b)
+    mm.plan()
+    mm.execute(out=out, stream=stream)
+    torch.cuda.synchronize()
+    out.fill_(float("nan"))
+    torch.cuda.synchronize()
+    keep_busy(stream)
+    mm.execute(out=out, stream=stream, release_workspace=end == "release_workspace")
+    if end == "free":
+        mm.free()
+    elif end == "dropped":
+        mm.free()
+        del mm, a, b
+        gc.collect()
+    elif end == "another plan":
+        mm.plan(epilog="RELU")
+    elif end == "reset":
+        mm.reset_operands(a=random(*a.shape))
+    trash = [torch.full((size,), 7.0, device="cuda") for size in (64, 512, 1024, 2048, 4096, 16384) for _ in range(8)]
+    stream.synchronize()
+    assert is_close(out, want)
+    assert all((to_numpy(t) == 7).all() for t in trash)
+
+
+def test_a_plan_takes_memory_that_another_stream_still_uses():
+    """PyTorch's stream is busy with something that the memory was given back after; the execution is on another one."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    a, b, out, _ = captured_operands("copied operands", 160)
+    want = product_of(a, b)
+    for take in (lambda: host.Matmul(a, b).plan(), lambda: None):
+        take()
+    torch.cuda.synchronize()
+    sizes = (64, 512, 1024, 2048, 4096, 16384)
+    before = [torch.empty(size, device="cuda") for size in sizes for _ in range(8)]
+    torch.cuda.synchronize()
+    keep_busy(torch.cuda.current_stream())
+    for block in before:
+        block.fill_(7)
+    del before, block
+    mm = host.Matmul(a, b)
+    mm.plan(out=out)
+    mm.execute(out=out, stream=stream)
+    torch.cuda.synchronize()
+    assert is_close(out, want)
+
+
 # -- CUDA graphs --------------------------------------------------------------------------------------------
 
 CAPTURED = {
@@ -517,29 +574,42 @@ def fresh(what, tensors, seed):
     return want
 
 
+NO_WORKSPACE = {"memory_limit": 0}
+
+
 @pytest.mark.parametrize("form", ["object", "function"])
 @pytest.mark.parametrize("what", CAPTURED)
 def test_torch_graphs(what, form):
-    """Captured once, replayed on other contents of the same memory. Other work in between takes what memory is free."""
+    """Captured once, replayed on other contents of the same memory. Other work in between takes what memory is free.
+
+    The function has no memory of its own, so what needs some is refused, and the capture goes on.
+    """
     import torch
 
     tensors = captured_operands(what, 20)
     a, b, out, inputs = tensors
     scales = CAPTURED[what].get("quantization_scales")
     epilog = {"epilog": CAPTURED[what].get("epilog"), "epilog_inputs": inputs or None}
-    options = {"result_type": "bfloat16"} if what == "fp8 with scales" else None
+    options = {"result_type": "bfloat16"} if what == "fp8 with scales" else {}
+    if form == "function" and what != "split":
+        options |= NO_WORKSPACE
     mm = host.Matmul(a, b, quantization_scales=scales, options=options)
     mm.plan(out=out, **epilog)
-
-    def call():
-        if form == "object":
-            return mm.execute(out=out)
-        return host.matmul(a, b, out=out, quantization_scales=scales, options=options, **epilog)
-
+    of_object = lambda: mm.execute(out=out)  # noqa: E731
+    of_function = lambda: host.matmul(  # noqa: E731
+        a, b, out=out, quantization_scales=scales, options=options, **epilog
+    )
+    call = of_object if form == "object" else of_function
     call()
+    mm.execute(out=out)
+    needs_memory = form == "function" and (mm.copies or scales or max(x.workspace_bytes for x in mm.algorithms))
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
+        if needs_memory:
+            with pytest.raises(InvalidStateError, match="use Matmul"):
+                call()
+            call = of_object
         kept = call()
     allowed = 6e-3 if what == "fp8 with scales" else 2e-3 if what == "epilog" else 1e-5
     for seed in (30, 40, 50):
@@ -550,7 +620,7 @@ def test_torch_graphs(what, form):
         graph.replay()
         torch.cuda.synchronize()
         assert is_close(out, want, allowed)
-        assert all(bool((t == 7).all()) for t in trash)
+        assert all((to_numpy(t) == 7).all() for t in trash)
     del kept
 
 
@@ -567,16 +637,21 @@ def test_cupy_graphs(what, form):
     a, b, out = (as_cupy(t) for t in tensors[:3])
     torch.cuda.synchronize()
     with stream:
-        mm = host.Matmul(a, b)
+        options = {} if form == "object" or what == "split" else NO_WORKSPACE
+        mm = host.Matmul(a, b, options=options)
         mm.plan(out=out)
-
-        def call():
-            return mm.execute(out=out) if form == "object" else host.matmul(a, b, out=out)
-
-        call()
+        mm.execute(out=out)
+        host.matmul(a, b, out=out, options=options)
+        needs_memory = mm.copies or max(x.workspace_bytes for x in mm.algorithms)
         stream.synchronize()
         stream.begin_capture()
-        call()
+        if form == "function" and needs_memory:
+            with pytest.raises(InvalidStateError, match="use Matmul"):
+                host.matmul(a, b, out=out, options=options)
+        if form == "function" and not needs_memory:
+            host.matmul(a, b, out=out, options=options)
+        else:
+            mm.execute(out=out)
         graph = stream.end_capture()
         for seed in (70, 80, 90):
             torch.cuda.synchronize()
@@ -589,7 +664,7 @@ def test_cupy_graphs(what, form):
             graph.launch(stream)
             stream.synchronize()
             assert is_close(out, want, 1e-5)
-            assert all(bool((t == 7).all()) for t in trash)
+            assert all((to_numpy(t) == 7).all() for t in trash)
 
 
 def test_planning_inside_a_capture_is_refused_and_the_capture_goes_on():
@@ -621,6 +696,34 @@ def test_planning_inside_a_capture_is_refused_and_the_capture_goes_on():
     inside.plan()
     assert is_close(inside.execute(), product_of(other, other.T))
     assert is_close(host.matmul(*never_seen), product_of(*never_seen))
+
+
+def test_objects_that_end_inside_a_capture_do_no_harm_to_it():
+    """They look which executions on other streams are done, which CUDA forbids by default while a graph is captured."""
+    import torch
+
+    a, b, out, _ = captured_operands("plain", 125)
+    side = torch.cuda.Stream()
+    mm = host.Matmul(a, b)
+    mm.plan(out=out)
+    mm.execute(out=out)
+    b2 = b.clone()
+    others = [host.Matmul(a.clone(), b2) for _ in range(3)]
+    for other in others:
+        other.plan()
+        other.execute(stream=side)
+    others[0].free()  # leaves something to look at
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        others[1].free()
+        others[2].reset_operands(a=a)
+        mm.execute(out=out)
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert is_close(out, product_of(a, b))
+    assert is_close(others[2].execute(), product_of(a, b2))
 
 
 def test_an_out_of_new_strides_inside_a_capture_is_refused():
