@@ -443,7 +443,7 @@ def read_algorithm(given: Any) -> Algorithm | None:
     """An algorithm that a call is to use; ``None``: the planned one. Raises ArgumentTypeError for anything else."""
     if given is not None and not isinstance(given, Algorithm):
         raise ArgumentTypeError(
-            f"algorithm: {given!r} is a {type(given).__name__}; give an Algorithm, as plan() returns them"
+            f"algorithm: {given!r} is a {type(given).__name__}; give one of the algorithms that plan() returns"
         )
     return given
 

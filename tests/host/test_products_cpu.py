@@ -19,7 +19,6 @@ from tests.gpu.host.product_cases import aux_of, bias_of, pair, target
 from tests.gpu.host.products import COMPLEX, EPILOGS, FLOATS, FP8_KINDS, INT8, KINDS, Case, check, expected, lay, run
 
 ON_CPU = {"execution": "cpu"}
-NATIVE = [kind for kind in KINDS.values() if "bfloat16" not in (kind.a, kind.d) and kind.a not in FP8_KINDS]
 FAMILIES = [
     cases.layout_cases, cases.batch_cases, cases.permuted_batch_cases, cases.vector_cases, cases.empty_cases,
     cases.c_cases, cases.out_cases,
@@ -56,7 +55,7 @@ def test_conjugates(kind):
 @pytest.mark.parametrize("epilog", EPILOGS)
 @pytest.mark.parametrize("kind", [*FLOATS.values(), FP8_KINDS["float8_e4m3fnxfloat8_e5m2->float8_e5m2"]], ids=str)
 def test_epilogs(kind, epilog, along):
-    if kind.a.startswith("float8") and "BGRAD" in epilog and "D" not in epilog[0]:
+    if kind.a.startswith("float8") and epilog in ("BGRADA", "BGRADB"):
         return  # refused: cuBLASLt has none
     each(cases.epilog_cases, kind, "numpy", epilog, along)
 
@@ -91,11 +90,15 @@ def shift(outcome, name, index, factor):
     outcome.arrays[name][index] *= factor
 
 
+def largest(array):
+    return np.unravel_index(abs(array).argmax(), array.shape)
+
+
 WRONG = {
     "an element": lambda o: spoil(o, "d", (3, 5), 0.0),
     "NaN": lambda o: spoil(o, "d", (19, 23), math.nan),
     "a row left out": lambda o: spoil(o, "d", (4, slice(None)), 0.0),
-    "one part in a thousand of one element": lambda o: shift(o, "d", np.unravel_index(abs(o.arrays["d"]).argmax(), (20, 24)), 1.001),
+    "one element in the third digit": lambda o: shift(o, "d", largest(o.arrays["d"]), 1.001),
     "two columns exchanged": lambda o: spoil(o, "d", (slice(None), [0, 1]), o.arrays["d"][:, [1, 0]]),
     "another type": lambda o: o.arrays.update(d=o.arrays["d"].astype(np.float64)),
     "another shape": lambda o: o.arrays.update(d=o.arrays["d"].T),

@@ -18,7 +18,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.gpu.host.libraries import context_status, libraries_for, place, strides_for
+from tests.gpu.host.libraries import context_status, libraries_for, strides_for
 from tests.gpu.host.product_cases import aux_of, may_be_missing, numbers
 from tests.gpu.host.products import (
     AUX_OF,
@@ -307,6 +307,3 @@ def explore(number: int, examples: int, device: str, **options: Any) -> Tally:
     with counted() as calls:
         each()
     return tally
-
-
-__all__ = ["Tally", "cases", "check_example", "explore", "place"]
