@@ -198,11 +198,11 @@ def _refuse_padding(problem: Problem, rules: Rules) -> None:
 
 
 def _refuse_fp8_aux(problem: Problem) -> None:
-    """cuBLASLt 13.1 on an H200 takes an fp8 ``gelu_aux`` of an fp8 result and writes other numbers into it."""
+    """cuBLASLt 13.1 on an H200 takes an fp8 ``gelu_aux``, but what it wrote was not GELU's input; why is not known."""
     aux = problem.types.aux
     if problem.traits.aux == "gelu_aux" and aux.is_float and aux.itemsize == 1:
         raise UnsupportedError(
-            f"epilog: {problem.epilog.name} is not offered with a gelu_aux of {aux}, which cuBLASLt gets wrong; give "
+            f"epilog: {problem.epilog.name} is not offered with a gelu_aux of {aux}, which was seen with wrong values; give "
             "float8_e4m3fn operands and the aux_type float16 or bfloat16, or a wider result_type"
         )
 
