@@ -202,7 +202,7 @@ def _refuse_fp8_aux(problem: Problem) -> None:
     aux = problem.types.aux
     if problem.traits.aux == "gelu_aux" and aux.is_float and aux.itemsize == 1:
         raise UnsupportedError(
-            f"epilog: {problem.epilog.name} is not offered with a gelu_aux of {aux}, which was seen with wrong values; give "
+            f"epilog: {problem.epilog.name} is not offered with a gelu_aux of {aux}, seen with wrong values; give "
             "float8_e4m3fn operands and the aux_type float16 or bfloat16, or a wider result_type"
         )
 
