@@ -11,7 +11,9 @@ import numpy as np
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from nvmath_device.host.array_view import CPU, ArrayView, type_name
 from nvmath_device.host.arrays import package_of, view
+from nvmath_device.host.cublaslt_enums import CudaDataType
 from nvmath_device.host.gemm_types import read_scalar
+from nvmath_device.host.lt_execution import Scalars
 from nvmath_device.host.options import MatmulQuantizationScales, matrix_qualifiers_dtype
 from nvmath_device.host.problem import SCALES, Problem
 from nvmath_device.host.streams import stream_handle
@@ -59,6 +61,31 @@ def read_factors(problem: Problem, alpha: Any, beta: Any) -> tuple[Any, Any]:
         read_scalar(1 if alpha is None else alpha, scale, argument="alpha"),
         read_scalar(0 if beta is None else beta, scale, argument="beta"),
     )
+
+
+class Factors:
+    """alpha and beta as they were given, and in each scale type that a product wanted, in memory that stays."""
+
+    def __init__(self, alpha: Any, beta: Any) -> None:
+        self._given = alpha, beta
+        self._scalars: dict[CudaDataType, Scalars] = {}
+
+    def of(self, problem: Problem) -> Scalars:
+        """For one product. Raises what :func:`read_factors` raises."""
+        found = self._scalars.get(problem.types.scale)
+        if found is None:
+            scalars = Scalars(problem, *read_factors(problem, *self._given))
+            found = self._scalars[problem.types.scale] = scalars
+        return found
+
+    def set(self, alpha: Any, beta: Any) -> None:
+        """Change those that are not ``None``, for all products, or raise and change nothing."""
+        old_alpha, old_beta = self._given
+        given = old_alpha if alpha is None else alpha, old_beta if beta is None else beta
+        read = [(scalars, read_factors(scalars.problem, *given)) for scalars in self._scalars.values()]
+        self._given = given
+        for scalars, factors in read:
+            scalars.set(*factors)
 
 
 def read_scales(scales: MatmulQuantizationScales, handle: int) -> dict[str, Any]:

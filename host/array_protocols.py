@@ -23,6 +23,7 @@ from nvmath_device.host.array_view import (
     storage_of_dtype,
 )  # fmt: skip
 from nvmath_device.host.dlpack import read_dlpack, speaks_dlpack
+from nvmath_device.host.driver import bindings
 
 ACCEPTED_ARRAYS = (
     "arrays of NumPy, CuPy, PyTorch, JAX and Numba, cuda.core's StridedMemoryView, and objects with __dlpack__, "
@@ -124,7 +125,7 @@ def device_of_pointer(ptr: int, argument: str) -> Device:
         NoDeviceError: no driver or no device.
     """
     try:
-        driver = _driver()
+        driver = bindings()
         success = driver.CUresult.CUDA_SUCCESS
         if not ptr:
             status, device = driver.cuCtxGetDevice()
@@ -142,9 +143,3 @@ def device_of_pointer(ptr: int, argument: str) -> Device:
             f"({status.name}); the array is not on a GPU, or was freed"
         )
     return cuda_device(int(ordinal))
-
-
-def _driver() -> Any:
-    from cuda.bindings import driver
-
-    return driver

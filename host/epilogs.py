@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
 from nvmath_device.host.cublaslt_enums import Epilogue as MatmulEpilog
+from nvmath_device.reference_epilogs import MASK_ALIGNMENT
 
 __all__ = ["EPILOGS", "AuxLayout", "EpilogTraits", "MatmulEpilog", "read_epilog"]
 
-RELU_MASK_ALIGNMENT = 128  # bits along the packed axis; cublasLt.h, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD
 GELU_AUX_ALIGNMENT = 8  # elements, likewise
 
 
@@ -122,7 +122,7 @@ def aux_layout(aux: str, m: int, n: int, along: Literal["rows", "columns"]) -> A
     Source: alignment rules in cublasLt.h at ``CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD``.
     """
     if aux == "relu_aux":
-        bits = RELU_MASK_ALIGNMENT
+        bits = MASK_ALIGNMENT
         packed = -(-(m if along == "rows" else n) // bits) * (bits // 8)
     else:
         packed = -(-(m if along == "rows" else n) // GELU_AUX_ALIGNMENT) * GELU_AUX_ALIGNMENT

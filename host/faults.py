@@ -79,7 +79,7 @@ def rules_for(types: GemmTypes, cc: int, version: Version) -> Rules:
             multiple_m=4, multiple_k=4, leading=4, pointer=4, tn=True, loop_batches=types.d is int32,
             why="int8 products need K as the contiguous axis and m, k and leading dimensions in fours",
         )  # fmt: skip
-    elif types.a.itemsize == 1:
+    elif types.is_fp8:
         rules = Rules(
             multiple_m=16, multiple_k=16, leading=16, pointer=16, tn=cc in _FP8_NEEDS_TN,
             why="fp8 products need extents and addresses in units of 16 bytes, and on this device K contiguous",

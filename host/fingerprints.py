@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Protocol
 
 from nvmath_device.host.array_view import ArrayView
 
 
-class Fingerprint:
+class Fingerprint(Protocol):
     """How arrays of one library are told apart. Compare fingerprints of the same reader only."""
 
-    def __call__(self, x: Any) -> Hashable:
-        raise NotImplementedError
+    def __call__(self, x: Any) -> Hashable: ...
 
     @staticmethod
-    def address(x: Any) -> int:
-        raise NotImplementedError
+    def address(x: Any) -> int: ...
 
 
-class _OfCupy(Fingerprint):
+class _OfCupy:
     def __call__(self, x: Any) -> Hashable:
         return x.dtype, x.shape, x.strides, x.data.device_id
 
@@ -42,7 +40,7 @@ class _OfCupyWithFlag(_OfCupy):
         return x.dtype, x.shape, x._c_contiguous or x.strides, x.data.device_id
 
 
-class _OfTorch(Fingerprint):
+class _OfTorch:
     """Real tensors only: nothing is read of lazy conjugates and signs."""
 
     def __call__(self, x: Any) -> Hashable:

@@ -63,7 +63,7 @@ class GemmTypes:
     @property
     def is_fp8(self) -> bool:
         """The operands are fp8: A and B may have scales."""
-        return self.a in _FP8_TYPES
+        return is_fp8(self.a)
 
     def __str__(self) -> str:
         a, b, c, d = (type_name(t, self.is_complex) for t in (self.a, self.b, self.c, self.d))
@@ -135,7 +135,11 @@ _ROWS: tuple[_Row, ...] = (
     *_fp8_rows(float8_e4m3fn, float8_e5m2),
     *_fp8_rows(float8_e5m2, float8_e4m3fn),
 )
-_FP8_TYPES = (float8_e4m3fn, float8_e5m2)
+
+
+def is_fp8(element: ElementType) -> bool:
+    """Whether it is one of the types that have scales."""
+    return element in (float8_e4m3fn, float8_e5m2)
 
 
 # -- resolution ---------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
     is_natural = run.like is None or run.accepts(run.like)  # a new result lies as the plan expects
     make = plan_array(run.product.make_result)
     read_stream = stream_reader(views["a"])
-    scalars, memory, swapped = mm._scalars_for(run), run.memory, plan.lt.swapped
+    scalars, memory, swapped = mm._factors.of(run.product.problem), run.memory, plan.lt.swapped
     alpha, beta = scalars.alpha, scalars.beta
     device, package = placement.device, placement.package
     many, index, current_index = current_device.device_count() > 1, device.index, current_device.current_index
@@ -66,13 +66,13 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
     (a_low, a_high), (b_low, b_high) = (
         tuple(edge - v.ptr for edge in v.extent_bytes) for v in (views["a"], views["b"])
     )
-    lock, has_workspace = mm._lock, run.product.workspace_bytes > 0
+    lock, last, has_workspace = mm._lock, mm._last, run.product.algorithms[0].workspace_bytes > 0
     places = [(views["a"].ptr, views["b"].ptr)]  # one object, so that no thread sees half of a reset
     mine: ShortWay
 
     def execute(out: Any, stream: Any) -> Any:
         handle = read_stream() if stream is None else stream_handle(stream, package, device)
-        if handle != mm._last_stream or mm._fast is not mine or (many and current_index() != index):
+        if handle != last.handle or mm._fast is not mine or (many and current_index() != index):
             return None
         a, b = places[0]
         if out is None:
@@ -93,7 +93,7 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
             a, b = b, a
         if has_workspace:
             with lock:  # which an execution that another thread has put on another stream uses, too
-                if handle != mm._last_stream or mm._fast is not mine:
+                if handle != last.handle or mm._fast is not mine:
                     return None
                 call(alpha, a, b, beta, c or d, d, handle)
         else:
@@ -102,7 +102,7 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
 
     def reset(a: Any, b: Any) -> bool:
         # Memory of the operands that go is handed out again in the order of the library's current stream.
-        if mm._last_stream is not None and read_stream() != mm._last_stream:
+        if last.handle is not None and read_stream() != last.handle:
             return False
         to_a, to_b = places[0]
         if a is not None and not (to_a := match_a(a)):

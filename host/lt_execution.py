@@ -14,20 +14,33 @@ from typing import Any
 
 import numpy as np
 
+from nvmath_device.errors import HostLibraryError, InvalidArgumentError
 from nvmath_device.host import cublaslt_algorithms as algos
+from nvmath_device.host import current_device
 from nvmath_device.host.cublaslt import Handle, MatmulDesc, MatmulPreference, MatrixLayout, PreparedMatmul
 from nvmath_device.host.cublaslt_algorithms import Algo, HeuristicResult
+from nvmath_device.host.cublaslt_calls import version
 from nvmath_device.host.cublaslt_enums import (
     MatmulDescAttribute,
     MatmulPreferenceAttribute,
     MatrixLayoutAttribute,
     ReductionScheme,
+    Status,
 )
 from nvmath_device.host.device_copies import StridedCopy, apply, plan_copy, prepare
 from nvmath_device.host.driver import bindings
+from nvmath_device.host.faults import rules_for
 from nvmath_device.host.gemm_types import itemsize_of, scalar_dtype
-from nvmath_device.host.lt_place import Move
-from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT, OWN_ALIGNMENT, SLOTS, LtMatrix, LtPlan, alignment_in_calls
+from nvmath_device.host.lt_place import Move, Strided, round_up
+from nvmath_device.host.lt_plan import (
+    KNOWN_ALIGNMENT,
+    OWN_ALIGNMENT,
+    SLOTS,
+    LtMatrix,
+    LtPlan,
+    alignment_in_calls,
+    plan_lt,
+)
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences
 from nvmath_device.host.problem import Problem
 from nvmath_device.host.streams import call_on_stream
@@ -65,7 +78,6 @@ class GpuPlan:
     descriptor's addresses, which :meth:`launch` sets under a lock: one plan may be used from several threads.
 
     Attributes:
-        results: what heuristics propose, expected to be fastest first; empty until :meth:`search`.
         workspace_limit, alignments: as given.
         scratch_bytes: memory that :meth:`launch` wants for copies and scales.
     """
@@ -92,17 +104,11 @@ class GpuPlan:
         self._matrices = {left: lt.a, right: lt.b, "c": lt.c, "d": lt.d}
         layouts = (_layout(lt.a), _layout(lt.b), _layout(lt.c), _layout(lt.d))
         self._objects = (handle, self._desc, *layouts)  # what all of cuBLASLt's calls about a product begin with
-        self._copies, self._places, self.scratch_bytes = _plan_scratch(problem, lt)
+        self._copies, self.scratch_bytes = _plan_scratch(problem, lt)
         self._lock = threading.Lock()
         self._slot_setters = self._bind_slots()
         self._named_setters = self._bind_names()
         self._preference = self._make_preference(workspace_limit, options, preferences)
-        self.results: list[HeuristicResult] = []
-
-    @property
-    def swapped(self) -> bool:
-        """cuBLASLt's A is the user's B, and the other way round."""
-        return self.lt.swapped
 
     # -- planning ------------------------------------------------------------------------------------------
 
@@ -164,9 +170,14 @@ class GpuPlan:
         return MatmulPreference(wanted)
 
     def search(self, limit: int, *, explain: bool = True) -> list[HeuristicResult]:
-        """Ask heuristics. Raises HostLibraryError with status NOT_SUPPORTED where cuBLASLt has nothing."""
-        self.results = algos.heuristics(*self._objects, self._preference, limit=limit, explain=explain)
-        return self.results
+        """What heuristics propose, at least one algorithm, the one expected to be fastest first.
+
+        Raises HostLibraryError, with status NOT_SUPPORTED where cuBLASLt has nothing.
+        """
+        found = algos.heuristics(*self._objects, self._preference, limit=limit, explain=explain)
+        if not found:
+            raise HostLibraryError("cuBLASLt proposes no algorithm that works", status=Status.NOT_SUPPORTED)
+        return found
 
     def check(self, algo: Algo) -> HeuristicResult:
         """What an algorithm needs here. Raises HostLibraryError where it cannot be used."""
@@ -198,11 +209,6 @@ class GpuPlan:
             for put, of_slot in self._slot_setters:
                 if of_slot == slot:
                     put(address)
-
-    @property
-    def copies(self) -> int:
-        """Operands, D among them, that are copied in each launch."""
-        return len(self._copies)
 
     def launch(
         self,
@@ -249,6 +255,33 @@ class GpuPlan:
                     apply(copy, scratch + offset, addresses[D], stream)
 
 
+def make_plan(
+    problem: Problem,
+    operands: Mapping[str, Strided],
+    index: int,
+    *,
+    workspace_limit: int,
+    options: MatmulOptions,
+    preferences: MatmulPlanPreferences,
+) -> GpuPlan:
+    """The plan of a product for a device, which must be current; ``operands`` are as ``plan_lt`` takes them.
+
+    Raises:
+        InvalidArgumentError: an operand has to be copied and ``copies="refuse"``.
+        UnsupportedError: a rule of cuBLASLt cannot be met.
+    """
+    major, minor = current_device.compute_capability(index)
+    lt = plan_lt(problem, operands, rules_for(problem.types, 10 * major + minor, version()))
+    if options.copies == "refuse" and lt.moves:
+        reasons = "; ".join(f"{move.slot}: {move.why}" for move in lt.moves)
+        raise InvalidArgumentError(f"copies: 'refuse' is asked for, and these have to be copied. {reasons}")
+    alignments = {"d" if slot == "out" else slot: strided.alignment for slot, strided in operands.items()}
+    return GpuPlan(
+        problem, lt, current_device.handle(index, options.handle), alignments=alignments,
+        workspace_limit=workspace_limit, options=options, preferences=preferences,
+    )  # fmt: skip
+
+
 def _layout(matrix: LtMatrix) -> MatrixLayout:
     batch = {}
     if matrix.batch_count > 1:
@@ -259,16 +292,15 @@ def _layout(matrix: LtMatrix) -> MatrixLayout:
     return MatrixLayout(matrix.data_type, matrix.rows, matrix.cols, matrix.ld, batch)
 
 
-def _plan_scratch(problem: Problem, lt: LtPlan) -> tuple[list[tuple[StridedCopy, int, int]], dict[str, int], int]:
-    """Copies with their slot and their offset in the scratch memory, offsets by slot, and its size in bytes."""
+def _plan_scratch(problem: Problem, lt: LtPlan) -> tuple[list[tuple[StridedCopy, int, int]], int]:
+    """Copies with their slot and their offset in the scratch memory, and its size in bytes."""
     part = problem.types.a.itemsize if problem.types.is_complex else None
-    copies, places = [], {}
-    offset = _round_up(_SCALE_BYTES * (len(lt.scales) + 2), OWN_ALIGNMENT) if lt.scales else 0
+    copies = []
+    offset = round_up(_SCALE_BYTES * (len(lt.scales) + 2), OWN_ALIGNMENT) if lt.scales else 0
     for move in lt.moves:
-        places[move.slot] = offset
         copies.append((_copy(move, part), SLOTS.index(move.slot), offset))
-        offset += _round_up(move.elements * move.itemsize, OWN_ALIGNMENT)
-    return copies, places, offset
+        offset += round_up(move.elements * move.itemsize, OWN_ALIGNMENT)
+    return copies, offset
 
 
 def _copy(move: Move, part: int | None) -> StridedCopy:
@@ -277,7 +309,3 @@ def _copy(move: Move, part: int | None) -> StridedCopy:
         move.shape, source, target, move.itemsize, conjugate=part if move.conjugate else None,
         fill_zero=move.elements * move.itemsize if move.zeroed else 0,
     )  # fmt: skip
-
-
-def _round_up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple

@@ -22,7 +22,7 @@ from nvmath_device.host.array_results import dense_strides
 from nvmath_device.host.cublaslt_enums import CudaDataType, MatmulDescAttribute, Operation
 from nvmath_device.host.epilogs import MatmulEpilog
 from nvmath_device.host.faults import Rules
-from nvmath_device.host.gemm_types import cuda_data_type
+from nvmath_device.host.gemm_types import cuda_data_type, is_fp8
 from nvmath_device.host.lt_place import (
     Move,
     Placed,
@@ -200,7 +200,7 @@ def _refuse_padding(problem: Problem, rules: Rules) -> None:
 def _refuse_fp8_aux(problem: Problem) -> None:
     """cuBLASLt 13.1 on an H200 takes an fp8 ``gelu_aux``, but what it wrote was not GELU's input; why is not known."""
     aux = problem.types.aux
-    if problem.traits.aux == "gelu_aux" and aux.is_float and aux.itemsize == 1:
+    if problem.traits.aux == "gelu_aux" and is_fp8(aux):
         raise UnsupportedError(
             f"epilog: {problem.epilog.name} is not offered with a gelu_aux of {aux}, seen with wrong values; give "
             "float8_e4m3fn operands and the aux_type float16 or bfloat16, or a wider result_type"

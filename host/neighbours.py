@@ -17,7 +17,8 @@ from nvmath_device.errors import NvmathDeviceError
 from nvmath_device.host.array_results import dense_strides
 from nvmath_device.host.array_view import ArrayView
 from nvmath_device.host.epilogs import EPILOGS, MatmulEpilog, aux_layout
-from nvmath_device.host.gemm_types import resolve_types
+from nvmath_device.host.gemm_types import is_fp8, resolve_types
+from nvmath_device.host.lt_place import round_up
 from nvmath_device.host.options import MatmulEpilogPreferences, MatmulPlanPreferences
 from nvmath_device.host.probe import Request, imagine
 from nvmath_device.host.problem import Problem
@@ -191,7 +192,7 @@ def _with_result(request: Request, element: ElementType) -> Request:
         scale_type=request.options.scale_type, result_type=element,
     )  # fmt: skip
     of = {"bias": types.bias, "gelu_aux": types.aux}
-    fp8 = element.is_float and element.itemsize == 1
+    fp8 = is_fp8(element)
     epilog = replace(request.preferences.epilog, aux_type=None, aux_amax=False)
     return replace(
         request,
@@ -323,7 +324,7 @@ def _inputs(request: Request, problem: Problem, m: int, n: int, order: str) -> d
 
 
 def _round_up(extent: int) -> int:
-    return -(-max(extent, 1) // MULTIPLE) * MULTIPLE
+    return round_up(max(extent, 1), MULTIPLE)
 
 
 # -- limits -------------------------------------------------------------------------------------------------

@@ -21,23 +21,21 @@ from nvmath_device.host.array_matchers import stream_reader
 from nvmath_device.host.array_results import plan_array
 from nvmath_device.host.array_view import ArrayView
 from nvmath_device.host.arrays import view
-from nvmath_device.host.device_copies import wait
 from nvmath_device.host.device_memory import Memory, memory_of
 from nvmath_device.host.epilogs import MatmulEpilog, read_epilog
 from nvmath_device.host.fingerprints import FINGERPRINTS, Fingerprint, fingerprint
 from nvmath_device.host.lt_execution import Scalars
 from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT
-from nvmath_device.host.operands import Placement, Resident, bring_back, place
+from nvmath_device.host.operands import Placement, Resident, place
 from nvmath_device.host.options import (
     MatmulOptions,
     MatmulPlanPreferences,
     MatmulQuantizationScales,
     read_options,
 )
-from nvmath_device.host.ordering import held_by_nobody, order_before, order_behind
-from nvmath_device.host.planned import CpuProduct, GpuProduct, answer, check_out, plan_on_gpu
+from nvmath_device.host.ordering import held_by_nobody, keep_until_done, order_before, order_behind
+from nvmath_device.host.planned import CpuProduct, GpuProduct, answer, check_out, deliver, plan_on_gpu
 from nvmath_device.host.problem import Problem, plan_problem
-from nvmath_device.host.streams import Retained
 
 MAX_PLANS = 1024
 MAX_TRIED = 4  # algorithms that are at hand should the first not work after all
@@ -46,7 +44,6 @@ _lock = threading.Lock()
 _plans: dict[Any, GpuProduct] = {}
 _short: dict[Any, Callable[[Any, Any, Any], Any]] = {}
 _workspaces: dict[tuple[int, int], Memory] = {}
-_retained = Retained()
 
 
 def matmul(
@@ -166,7 +163,7 @@ def _matmul(
             )
         take = memory_of(placement.memory, placement.device, options.allocator, purpose="copies of operands")
         scratch = take(product.scratch_bytes, handle)
-        result, outputs = product.first_that_works(
+        made = product.first_that_works(
             lambda chosen: product.run(
                 moved, scalars, addresses, direct, product.call_with(chosen, workspace), scratch.ptr, handle
             )
@@ -176,15 +173,11 @@ def _matmul(
         if not current_device.is_capturing(handle):
             held = held_by_nobody(handle, placement, arrays)
             if held or scratch.nbytes:
-                _retained.keep(handle, *held, scratch)
-        if placement.has_cpu_result:
-            result, outputs = bring_back(placement, result, outputs, target, handle)
-        if options.blocking is True:
-            wait(handle)
+                keep_until_done(handle, *held, scratch)
         plain = alpha is beta is None and epilog == MatmulEpilog.DEFAULT and options == MatmulOptions()
         if plain and set(views) == {"a", "b"} and not any(conj) and algorithm is target is None:
-            _remember(product, views, result, wishes)
-        return answer(result, outputs, out)
+            _remember(product, views, made[0], wishes)
+        return deliver(placement, options, made, target, out, handle)
 
 
 def _key(views: Mapping[str, ArrayView], out: ArrayView | None, *others: Any) -> Any:

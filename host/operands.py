@@ -19,9 +19,10 @@ import numpy as np
 from nvmath_device.errors import InvalidArgumentError, NoDeviceError
 from nvmath_device.host import current_device
 from nvmath_device.host.array_results import dense_strides, plan_empty
-from nvmath_device.host.array_view import CPU, ArrayView, Device, canonical_strides, cuda_device
+from nvmath_device.host.array_view import CPU, ArrayView, Device, canonical_strides, cuda_device, type_name
 from nvmath_device.host.arrays import as_numpy
 from nvmath_device.host.device_copies import to_device, to_host, wait
+from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT
 from nvmath_device.host.options import MatmulOptions
 from nvmath_device.host.streams import stream_handle
 
@@ -113,6 +114,29 @@ def _on_gpu(execution: str | None) -> bool:
 @lru_cache(maxsize=1)
 def _say_once() -> None:
     logger.info("no CUDA device: products are computed on the CPU, with NumPy")
+
+
+def check_same_kind(name: str, new: ArrayView, old: ArrayView) -> None:
+    """Refuse an operand of another shape, type or device than the one it replaces."""
+    for what, given, wanted in (
+        ("shape", new.shape, old.shape),
+        ("element type", type_name(new.element, new.is_complex), type_name(old.element, old.is_complex)),
+        ("device", new.device, old.device),
+    ):
+        if given != wanted:
+            raise InvalidArgumentError(
+                f"{name}: its {what} is {given}, and the plan is for {wanted}; make a new Matmul for other operands"
+            )
+
+
+def needs_another_plan(new: ArrayView, old: ArrayView) -> bool:
+    """Whether a plan for ``old`` does not hold for ``new``, which is of the same kind."""
+    return (
+        new.strides != old.strides
+        or new.conjugated != old.conjugated
+        or new.package != old.package
+        or min(new.alignment, KNOWN_ALIGNMENT) < min(old.alignment, KNOWN_ALIGNMENT)
+    )
 
 
 class Resident:

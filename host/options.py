@@ -27,7 +27,7 @@ from nvmath_device.checks import choice, positive_int
 from nvmath_device.dtypes import element_type, float32, float64, tfloat32
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
 from nvmath_device.host.cublaslt_enums import ComputeType as MatmulComputeType
-from nvmath_device.host.cublaslt_enums import CudaDataType, MatmulInnerShape
+from nvmath_device.host.cublaslt_enums import CudaDataType, MatmulInnerShape, NumericalImplFlags
 from nvmath_device.host.cublaslt_enums import ReductionScheme as MatmulReductionScheme
 from nvmath_device.host.gemm_types import cuda_data_type, scalar_dtype
 
@@ -54,29 +54,32 @@ matrix_qualifiers_dtype = np.dtype([("structure", object), ("is_conjugate", "<i4
 
 
 class MatmulNumericalImplFlags(IntFlag):
-    """What algorithms may compute with: instruction, accumulator and input of the instruction. ``ALL``: anything."""
+    """What algorithms may compute with: instruction, accumulator and input of the instruction. ``ALL``: anything.
 
-    OP_TYPE_FMA = 0x01
-    OP_TYPE_TENSOR_HMMA = 0x02
-    OP_TYPE_TENSOR_IMMA = 0x04
-    OP_TYPE_TENSOR_DMMA = 0x08
-    OP_TYPE_TENSOR_MASK = 0xFE
-    OP_TYPE_MASK = 0xFF
-    ACCUMULATOR_16F = 0x01 << 8
-    ACCUMULATOR_32F = 0x02 << 8
-    ACCUMULATOR_64F = 0x04 << 8
-    ACCUMULATOR_32I = 0x08 << 8
-    ACCUMULATOR_TYPE_MASK = 0xFF << 8
-    INPUT_TYPE_16F = 0x01 << 16
-    INPUT_TYPE_16BF = 0x02 << 16
-    INPUT_TYPE_TF32 = 0x04 << 16
-    INPUT_TYPE_32F = 0x08 << 16
-    INPUT_TYPE_64F = 0x10 << 16
-    INPUT_TYPE_8I = 0x20 << 16
-    INPUT_TYPE_8F_E4M3 = 0x40 << 16
-    INPUT_TYPE_8F_E5M2 = 0x80 << 16
-    INPUT_TYPE_MASK = 0xFF << 16
-    GAUSSIAN = 0x01 << 32
+    cuBLASLt's flags under nvmath-python's names.
+    """
+
+    OP_TYPE_FMA = NumericalImplFlags.FMA
+    OP_TYPE_TENSOR_HMMA = NumericalImplFlags.HMMA
+    OP_TYPE_TENSOR_IMMA = NumericalImplFlags.IMMA
+    OP_TYPE_TENSOR_DMMA = NumericalImplFlags.DMMA
+    OP_TYPE_TENSOR_MASK = NumericalImplFlags.TENSOR_OP_MASK
+    OP_TYPE_MASK = NumericalImplFlags.OP_TYPE_MASK
+    ACCUMULATOR_16F = NumericalImplFlags.ACCUMULATOR_16F
+    ACCUMULATOR_32F = NumericalImplFlags.ACCUMULATOR_32F
+    ACCUMULATOR_64F = NumericalImplFlags.ACCUMULATOR_64F
+    ACCUMULATOR_32I = NumericalImplFlags.ACCUMULATOR_32I
+    ACCUMULATOR_TYPE_MASK = NumericalImplFlags.ACCUMULATOR_TYPE_MASK
+    INPUT_TYPE_16F = NumericalImplFlags.INPUT_16F
+    INPUT_TYPE_16BF = NumericalImplFlags.INPUT_16BF
+    INPUT_TYPE_TF32 = NumericalImplFlags.INPUT_TF32
+    INPUT_TYPE_32F = NumericalImplFlags.INPUT_32F
+    INPUT_TYPE_64F = NumericalImplFlags.INPUT_64F
+    INPUT_TYPE_8I = NumericalImplFlags.INPUT_8I
+    INPUT_TYPE_8F_E4M3 = NumericalImplFlags.INPUT_8F_E4M3
+    INPUT_TYPE_8F_E5M2 = NumericalImplFlags.INPUT_8F_E5M2
+    INPUT_TYPE_MASK = NumericalImplFlags.OP_INPUT_TYPE_MASK
+    GAUSSIAN = NumericalImplFlags.GAUSSIAN
     ALL = (1 << 64) - 1
 
 

@@ -9,13 +9,65 @@ What an array itself states (a stream in its CUDA Array Interface, or Numba's) i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+from nvmath_device.errors import DriverError, InvalidArgumentError
+from nvmath_device.host import current_device
 from nvmath_device.host.array_view import ArrayView
+from nvmath_device.host.device_copies import wait_for_device
 from nvmath_device.host.operands import Placement
-from nvmath_device.host.streams import current_stream, order_after, same_stream
+from nvmath_device.host.streams import Retained, current_stream, order_after, same_stream
 
 _WITH_STREAMS = ("cupy", "torch", "numba")
 _ORDERED_POOLS = ("cupy", "torch")  # give memory to others in the order of the library's current stream
+
+
+_retained = Retained()  # for all products, because what is kept outlives the objects that keep it
+
+
+def keep_until_done(handle: int, *objects: Any) -> None:
+    """Keep objects until all that is on the stream now is done. The device must be current, the stream not capture."""
+    _retained.keep(handle, *objects)
+
+
+class LastStream:
+    """The stream that one object has last put work on: what it does next follows, and what the work reads is kept.
+
+    Its device must be current where :meth:`follow` is called, and :meth:`keep` makes it so.
+
+    Attributes:
+        handle: of the stream; ``None`` before there was any work.
+    """
+
+    __slots__ = ("_index", "handle")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self.handle: int | None = None
+
+    def follow(self, handle: int) -> None:
+        """What comes next goes on this stream, after what was put on the last one."""
+        last = self.handle
+        if last is not None and not same_stream(last, handle) and not current_device.is_capturing(handle):
+            try:
+                order_after(handle, last)
+            except InvalidArgumentError:  # the stream was destroyed
+                wait_for_device()
+        self.handle = handle
+
+    def keep(self, *objects: Any) -> None:
+        """Hold what the work reads or writes until it is done. A CUDA graph that is being captured keeps nothing."""
+        last = self.handle
+        if not objects or last is None:
+            return
+        with current_device.on_device(self._index):
+            try:
+                if not current_device.is_capturing(last):
+                    keep_until_done(last, *objects)
+            except (DriverError, InvalidArgumentError) as error:  # the stream was destroyed
+                if getattr(error, "earlier", False):
+                    raise
+                wait_for_device()
 
 
 def order_before(handle: int, placement: Placement, arrays: Iterable[ArrayView], *, by_user: bool) -> None:

@@ -2,7 +2,7 @@
 """A product that is planned and can be run: on a GPU through cuBLASLt, or on the CPU.
 
 Both kinds take operands as views and give results as views. What a user's object adds (state, results as arrays of
-a library, moving operands) is in ``matmul`` and ``one_call``.
+a library, moving operands) is in ``product`` and ``one_call``.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ from nvmath_device.host.array_results import dense_strides, hand_over, plan_empt
 from nvmath_device.host.array_view import ArrayView, canonical_strides
 from nvmath_device.host.arrays import as_numpy
 from nvmath_device.host.cublaslt import PreparedMatmul
-from nvmath_device.host.cublaslt_calls import version
 from nvmath_device.host.cublaslt_enums import Status
+from nvmath_device.host.device_copies import wait
 from nvmath_device.host.device_memory import Memory, memory_of
 from nvmath_device.host.driver import bindings
-from nvmath_device.host.faults import Rules, rules_for
-from nvmath_device.host.gemm_types import GemmTypes
-from nvmath_device.host.lt_execution import AUX, BIAS, A, B, C, D, GpuPlan, Scalars
-from nvmath_device.host.lt_place import Strided
-from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT, plan_lt
+from nvmath_device.host.lt_execution import AUX, BIAS, A, B, C, D, GpuPlan, Scalars, make_plan
+from nvmath_device.host.lt_place import Strided, round_up
+from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT
 from nvmath_device.host.obstacles import no_algorithm
-from nvmath_device.host.operands import Placement
+from nvmath_device.host.operands import Placement, bring_back
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences, memory_limit_bytes
 from nvmath_device.host.problem import Problem
 from nvmath_device.host.streams import call_on_stream
@@ -158,23 +156,12 @@ def plan_on_gpu(
     operands = {("aux" if n.endswith("_aux") else n): Strided.of(views[n]) for n in names}
     if out is not None:
         operands["out"] = Strided.of(out)
-    lt = plan_lt(problem, operands, _rules(problem.types, device.index))
-    if options.copies == "refuse" and lt.moves:
-        reasons = "; ".join(f"{move.slot}: {move.why}" for move in lt.moves)
-        raise InvalidArgumentError(f"copies: 'refuse' is asked for, and these have to be copied. {reasons}")
-    alignments = {slot: strided.alignment for slot, strided in operands.items()}
-    alignments["d"] = alignments.pop("out", 256)
     limit = memory_limit_bytes(options.memory_limit, current_device.total_memory(device.index))
-    plan = GpuPlan(
-        problem, lt, current_device.handle(device.index, options.handle), alignments=alignments, workspace_limit=limit,
-        options=options, preferences=preferences,
-    )  # fmt: skip
+    plan = make_plan(problem, operands, device.index, workspace_limit=limit, options=options, preferences=preferences)
     product = GpuProduct(problem, plan, placement, make, outputs)
     if search:
         try:
             found = plan.search(preferences.limit)
-            if not found:  # it has proposed some, and none of them can be used
-                raise HostLibraryError("cuBLASLt proposed no algorithm that can be used", status=Status.NOT_SUPPORTED)
         except HostLibraryError as error:
             if error.status not in (Status.NOT_SUPPORTED, Status.INVALID_VALUE, Status.ARCH_MISMATCH):
                 raise
@@ -183,18 +170,13 @@ def plan_on_gpu(
     return product
 
 
-def _rules(types: GemmTypes, index: int) -> Rules:
-    major, minor = current_device.compute_capability(index)
-    return rules_for(types, 10 * major + minor, version())
-
-
 class PlannedCalls:
     """A GPU product with its memory and with calls that are prepared for its algorithms.
 
     One workspace serves all algorithms, so executions must not run at the same time on the device.
     """
 
-    def __init__(self, product: Any, allocator: Any = None, *, like: ArrayView | None = None) -> None:
+    def __init__(self, product: GpuProduct, allocator: Any = None, *, like: ArrayView | None = None) -> None:
         self.product = product
         self.like = None if like is None else like._replace(owner=None, keeper=None)  # not to keep the user's array
         self._allocator = allocator
@@ -207,7 +189,7 @@ class PlannedCalls:
     @property
     def reasons(self) -> tuple[str, ...]:
         """What is copied in each run, and why."""
-        plan = getattr(self.product, "plan", None)
+        plan = self.product.plan
         return tuple(f"{move.slot}: {move.why}" for move in plan.lt.moves) if plan else ()
 
     @property
@@ -220,10 +202,10 @@ class PlannedCalls:
         product = self.product
         if product.plan is None or self._memory is not None:
             return
-        workspace = _round_up(product.workspace_bytes, 256)
+        workspace = round_up(product.workspace_bytes, 256)
         take = memory_of(
-            "generic" if product.placement.has_cpu_operands else product.placement.package, product.placement.device,
-            self._allocator, purpose="the workspace and the copies of a matrix product",
+            product.placement.memory, product.placement.device, self._allocator,
+            purpose="the workspace and the copies of a matrix product",
         )  # fmt: skip
         self._memory, self.stream = take(workspace + product.scratch_bytes, stream), stream
         self._scratch = self._memory.ptr + workspace
@@ -293,14 +275,8 @@ class PlannedCalls:
         return is_of_type and (out.strides, out.device) == like and out.alignment >= KNOWN_ALIGNMENT
 
 
-def _round_up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
-
-
 class CpuProduct:
     """A product computed with NumPy. It has no algorithms and takes no streams."""
-
-    algorithms: tuple[Algorithm, ...] = ()
 
     def __init__(self, problem: Problem, placement: Placement) -> None:
         self.problem, self.placement = problem, placement
@@ -354,6 +330,19 @@ def check_out(target: ArrayView, problem: Problem, placement: Placement, operand
             raise InvalidArgumentError(
                 f"out: it shares memory with {name}, which would be overwritten while it is read; {only}"
             )
+
+
+def deliver(
+    placement: Placement, options: MatmulOptions, made: tuple[ArrayView, dict[str, ArrayView]],
+    target: ArrayView | None, out: Any, stream: int,
+) -> Any:  # fmt: skip
+    """What a user gets of what was put on a stream: there at once if it is in CPU memory, or if that is an option."""
+    result, outputs = made
+    if placement.has_cpu_result:
+        result, outputs = bring_back(placement, result, outputs, target, stream)
+    if options.blocking is True:
+        wait(stream)
+    return answer(result, outputs, out)
 
 
 def answer(result: ArrayView, outputs: Mapping[str, ArrayView], out: Any) -> Any:

@@ -12,17 +12,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nvmath_device.dtypes import ElementType, uint8
-from nvmath_device.errors import HostLibraryError, InvalidArgumentError, NvmathDeviceError, UnsupportedError
-from nvmath_device.host import current_device
+from nvmath_device.errors import NvmathDeviceError, UnsupportedError
 from nvmath_device.host.array_results import dense_strides
 from nvmath_device.host.array_view import MAX_KNOWN_ALIGNMENT, ArrayView, canonical_strides, cuda_device
-from nvmath_device.host.cublaslt_calls import version
-from nvmath_device.host.cublaslt_enums import Status
 from nvmath_device.host.epilogs import MatmulEpilog
-from nvmath_device.host.faults import rules_for
-from nvmath_device.host.lt_execution import GpuPlan
+from nvmath_device.host.lt_execution import make_plan
 from nvmath_device.host.lt_place import Strided
-from nvmath_device.host.lt_plan import plan_lt
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences
 from nvmath_device.host.problem import Problem, plan_problem
 from nvmath_device.host.shapes import Shape
@@ -144,19 +139,12 @@ def ask(request: Request, device: int) -> Found:
     problem, operands = request.problem(), request.operands()
     if problem.shapes.is_empty:
         raise UnsupportedError("an empty result needs no algorithm")
-    major, minor = current_device.compute_capability(device)
-    lt = plan_lt(problem, operands, rules_for(problem.types, 10 * major + minor, version()))
-    if request.options.copies == "refuse" and lt.moves:
-        raise InvalidArgumentError(f"copies: {lt.moves[0].slot} would have to be copied: {lt.moves[0].why}")
-    alignments = {"d" if slot == "out" else slot: strided.alignment for slot, strided in operands.items()}
-    plan = GpuPlan(
-        problem, lt, current_device.handle(device, request.options.handle), alignments=alignments,
-        workspace_limit=request.workspace_limit, options=request.options, preferences=request.preferences,
+    plan = make_plan(
+        problem, operands, device, workspace_limit=request.workspace_limit, options=request.options,
+        preferences=request.preferences,
     )  # fmt: skip
     found = plan.search(1, explain=False)
-    if not found:
-        raise HostLibraryError("heuristics have no algorithm", status=Status.NOT_SUPPORTED)
-    return Found(found[0].workspace_bytes, tuple(move.slot for move in lt.moves))
+    return Found(found[0].workspace_bytes, tuple(move.slot for move in plan.lt.moves))
 
 
 def find(request: Request, device: int) -> Found | None:

@@ -17,7 +17,7 @@ from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, Unsupp
 from nvmath_device.host.array_view import ArrayView, type_name
 from nvmath_device.host.cublaslt_enums import CudaDataType
 from nvmath_device.host.epilogs import EPILOGS, AuxLayout, EpilogTraits, MatmulEpilog, aux_layout
-from nvmath_device.host.gemm_types import GemmTypes, resolve_types, why_no_epilogs
+from nvmath_device.host.gemm_types import GemmTypes, is_fp8, resolve_types, why_no_epilogs
 from nvmath_device.host.matrix_strides import broadcast_strides
 from nvmath_device.host.options import MatmulOptions, MatmulPlanPreferences
 from nvmath_device.host.shapes import Shape, Shapes, plan_shapes, strides_as_result
@@ -137,9 +137,9 @@ def plan_problem(
     if traits.aux and traits.backward:
         _check_aux_type(inputs[traits.aux], traits.aux, types)
     _check_scales(scaled, types)
-    if options.result_amax and not _is_fp8(types.d):
+    if options.result_amax and not is_fp8(types.d):
         raise UnsupportedError(f"result_amax: only fp8 results have it, and the result is {types.d}")
-    makes_fp8_aux = traits.aux == "gelu_aux" and not traits.backward and _is_fp8(types.aux)
+    makes_fp8_aux = traits.aux == "gelu_aux" and not traits.backward and is_fp8(types.aux)
     if preferences.epilog.aux_amax and not makes_fp8_aux:
         raise UnsupportedError("aux_amax: only an fp8 gelu_aux output has it")
     return Problem(
@@ -205,14 +205,10 @@ def _check_out(out: ArrayView, shapes: Shapes, types: GemmTypes) -> None:
         raise InvalidArgumentError("out: the tensor is conjugated lazily and cannot be written in place")
 
 
-def _is_fp8(element: ElementType) -> bool:
-    return element.is_float and element.itemsize == 1
-
-
 def _check_scales(scaled: frozenset[str], types: GemmTypes) -> None:
     of = {"a": types.a, "b": types.b, "c": types.c, "d": types.d}
     for name in SCALES:
-        if name in scaled and not _is_fp8(of[name]):
+        if name in scaled and not is_fp8(of[name]):
             matrix = "the result" if name == "d" else name
             raise UnsupportedError(
                 f"quantization_scales: {name} is given, but only fp8 matrices have a scale and {matrix} is {of[name]}; "

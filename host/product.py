@@ -3,38 +3,33 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nvmath_device.descriptors import GemmDescriptor
-from nvmath_device.errors import DriverError, InvalidArgumentError, InvalidStateError
+from nvmath_device.errors import InvalidArgumentError, InvalidStateError
 from nvmath_device.host import current_device
 from nvmath_device.host.algorithms import Algorithm, read_algorithm
-from nvmath_device.host.arguments import read_arrays, read_factors, read_inputs, read_qualifiers, read_scales
-from nvmath_device.host.array_view import ArrayView, type_name
+from nvmath_device.host.arguments import Factors, read_arrays, read_inputs, read_qualifiers, read_scales
+from nvmath_device.host.array_view import ArrayView
 from nvmath_device.host.arrays import view
 from nvmath_device.host.autotune import autotune
-from nvmath_device.host.device_copies import wait, wait_for_device
 from nvmath_device.host.epilogs import MatmulEpilog, read_epilog
 from nvmath_device.host.gemm_descriptor import describe
 from nvmath_device.host.hot_path import ShortWay, arm
-from nvmath_device.host.lt_execution import Scalars
 from nvmath_device.host.lt_plan import KNOWN_ALIGNMENT
-from nvmath_device.host.operands import Resident, bring_back, place
+from nvmath_device.host.operands import Resident, check_same_kind, needs_another_plan, place
 from nvmath_device.host.options import (
     MatmulOptions,
     MatmulPlanPreferences,
     MatmulQuantizationScales,
     read_options,
 )
-from nvmath_device.host.ordering import held_by_nobody, order_before, order_behind
-from nvmath_device.host.planned import CpuProduct, PlannedCalls, answer, check_out, plan_on_gpu
+from nvmath_device.host.ordering import LastStream, held_by_nobody, order_before, order_behind
+from nvmath_device.host.planned import CpuProduct, PlannedCalls, answer, check_out, deliver, plan_on_gpu
 from nvmath_device.host.problem import Problem, plan_problem
-from nvmath_device.host.streams import Retained, order_after, same_stream
-
-_retained = Retained()  # for all objects, because what they keep outlives them
+from nvmath_device.host.streams import same_stream
 
 
 class Matmul:
@@ -97,26 +92,24 @@ class Matmul:
         self._lock = threading.RLock()
         self._freed = False
         self._options: MatmulOptions = read_options(options, MatmulOptions, "options")
-        self._logger = self._options.logger or logging.getLogger("nvmath_device")
         self._preferences = MatmulPlanPreferences()
         self._epilog = MatmulEpilog.DEFAULT
         self._planned = False
         self._fast: ShortWay | None = None
         self._fresh: dict[str, Any] = {}  # operands that the short way has taken and no view was made of yet
-        self._runs: dict[Any, PlannedCalls] = {}
+        self._runs: dict[Any, PlannedCalls] = {}  # by kind of ``out``; none on the CPU
         self._residents: dict[str, Resident] = {}
-        self._last_stream: int | None = None
+        self._released: dict[str, ArrayView] = {}
         given = {"a": a, "b": b} | ({} if c is None else {"c": c})
         self._given, handle = read_arrays(given, stream)
         self._conj = read_qualifiers(qualifiers, len(given))
         self._scale_values = read_options(quantization_scales, MatmulQuantizationScales, "quantization_scales")
         self._scales = read_scales(self._scale_values, handle)
         self._placement = place(self._everything(), self._options)
-        self._alpha, self._beta = alpha, beta
+        self._last = LastStream(self._placement.device.index)
         self._views: dict[str, ArrayView] = {}
-        problem = self._plan_problem(None)  # so that mistakes show here, and not in plan()
-        self._scalars = Scalars(problem, *read_factors(problem, alpha, beta))
-        self._other_scalars: dict[Any, Scalars] = {}  # for an ``out`` whose type wants them of another
+        self._factors = Factors(alpha, beta)
+        self._factors.of(self._plan_problem(None))  # so that mistakes show here, and not in plan()
         self._inplace_is_possible()
         self._move_in(self._given, handle)
 
@@ -158,7 +151,7 @@ class Matmul:
             if self._placement.on_gpu:
                 with current_device.on_device(self._placement.device.index):
                     self._refuse_capture(handle, "plan")
-            before = self._preferences, self._epilog, self._given, self._scalars
+            before = self._preferences, self._epilog, self._given
             try:
                 self._preferences = read_options(preferences, MatmulPlanPreferences, "preferences")
                 self._epilog = read_epilog(epilog)
@@ -170,18 +163,15 @@ class Matmul:
                 problem = self._plan_problem(target)
                 if target is not None:
                     check_out(target, problem, self._placement, {})
-                self._scalars = Scalars(problem, *read_factors(problem, self._alpha, self._beta))
+                self._factors.of(problem)
             except Exception:  # what cannot be planned leaves the plan there is
-                self._preferences, self._epilog, self._given, self._scalars = before
+                self._preferences, self._epilog, self._given = before
                 raise
             self._forget_plans()
-            self._other_scalars.clear()
             self._move_in(inputs, handle)
             if self._placement.on_gpu:
                 with current_device.on_device(self._placement.device.index):
                     self._run_for(target, handle, algorithms)
-            else:
-                self._runs[_kind_of(target)] = PlannedCalls(CpuProduct(problem, self._placement))
             self._planned = True
             return self.algorithms
 
@@ -243,7 +233,7 @@ class Matmul:
                 self._order(handle, None, by_user=stream is not None)
 
                 def run_one(chosen: Algorithm) -> None:
-                    run.run(self._views, self._scalars_for(run), self._scales, scratch, chosen, handle)
+                    run.run(self._views, self._factors.of(run.product.problem), self._scales, scratch, chosen, handle)
 
                 timings = autotune(
                     run_one, run.product, iterations=iterations, prune=prune, stream=handle, options=self._options,
@@ -251,7 +241,6 @@ class Matmul:
                 )  # fmt: skip
                 if release_workspace:
                     self._give_back(run)
-                self._last_stream = handle
                 self._fast = None
             return timings
 
@@ -285,27 +274,9 @@ class Matmul:
         with self._lock:
             self._reset(a, b, c, alpha, beta, quantization_scales, epilog_inputs, stream)
 
-    def reset_operands_unchecked(
-        self,
-        *,
-        a: Any = None,
-        b: Any = None,
-        c: Any = None,
-        alpha: Any = None,
-        beta: Any = None,
-        quantization_scales: Any = None,
-        epilog_inputs: Mapping[str, Any] | None = None,
-        stream: Any = None,
-    ) -> None:
-        """The same as :meth:`reset_operands`, for code written for nvmath-python.
-
-        Checks that cost nothing next to the call are made here, too: an operand of another kind would make the GPU
-        read memory that is not the operand's.
-        """
-        self.reset_operands(
-            a=a, b=b, c=c, alpha=alpha, beta=beta, quantization_scales=quantization_scales,
-            epilog_inputs=epilog_inputs, stream=stream,
-        )  # fmt: skip
+    reset_operands_unchecked = reset_operands
+    """Code written for nvmath-python calls it. What it would leave out costs little here and keeps the GPU from reading
+    memory that is not an operand's, so it is checked, too."""
 
     def release_operands(self) -> None:
         """Let go of all operands and epilog inputs; :meth:`reset_operands` with all of them makes the object usable."""
@@ -362,6 +333,8 @@ class Matmul:
         """What every execution copies because cuBLASLt cannot use it in place, each with the reason. After plan()."""
         with self._lock:
             self._check_ready()
+            if not self._placement.on_gpu:
+                return ()
             if not self._runs:  # operands of other strides were given
                 with current_device.on_device(self._placement.device.index):
                     self._run_for(None, self._handle(None))
@@ -413,17 +386,6 @@ class Matmul:
                 self._views[name] = operand
         self._views = {name: v for name, v in self._views.items() if name in self._given}
 
-    def _scalars_for(self, run: PlannedCalls) -> Scalars:
-        """alpha and beta in the scale type of a plan; they live as long as the plans."""
-        problem = run.product.problem
-        if problem.types.scale == self._scalars.problem.types.scale:
-            return self._scalars
-        found = self._other_scalars.get(problem.types.scale)
-        if found is None:
-            factors = read_factors(problem, self._alpha, self._beta)
-            found = self._other_scalars[problem.types.scale] = Scalars(problem, *factors)
-        return found
-
     def _forget_plans(self) -> None:
         for run in self._runs.values():
             self._give_back(run)
@@ -432,9 +394,9 @@ class Matmul:
 
     def _give_back(self, run: PlannedCalls) -> None:
         """Let go of a plan's memory, which is given to others in the order of the stream that it was taken on."""
-        last = self._last_stream
+        last = self._last.handle
         if run.memory is not None and last is not None and not same_stream(last, run.stream):
-            self._keep(run.memory)
+            self._last.keep(run.memory)
         run.release()
 
     def _run_for(self, out: ArrayView | None, handle: int, algorithms: Sequence[Any] | None = None) -> PlannedCalls:
@@ -455,7 +417,7 @@ class Matmul:
                 product.adopt(algorithms)
             run = self._runs[key] = PlannedCalls(product, self._options.allocator, like=direct)
             run.reserve(handle)
-            self._follow(handle)  # executions on other streams come after what had the memory before
+            self._last.follow(handle)  # executions on other streams come after what had the memory before
         return run
 
     def _execute(self, algorithm: Algorithm | None, out: Any, stream: Any, release_workspace: bool) -> Any:
@@ -472,30 +434,22 @@ class Matmul:
             direct = target if target is not None and target.device.kind == "cuda" else None
             run = self._run_for(target, handle)
             self._order(handle, direct, by_user=stream is not None)
-            scalars = self._scalars_for(run)
-            result, outputs = run.run(self._views, scalars, self._scales, direct, algorithm, handle)
-            self._last_stream = handle
+            scalars = self._factors.of(run.product.problem)
+            made = run.run(self._views, scalars, self._scales, direct, algorithm, handle)
             if direct is not None:
                 order_behind(handle, self._placement, direct)
-            if self._placement.has_cpu_result:
-                result, outputs = bring_back(self._placement, result, outputs, target, handle)
-            if self._options.blocking is True:
-                wait(handle)
             if release_workspace:
                 self._give_back(run)
                 self._fast = None
             elif algorithm is None and (self._fast is None or direct is not None):
                 self._fast = arm(self, run, direct)
-            return answer(result, outputs, out)
+            return deliver(self._placement, self._options, made, target, out, handle)
 
     def _execute_on_cpu(self, out: Any) -> Any:
         target = None if out is None else self._read_out(out, 0)
-        run = self._runs.get(_kind_of(target))
-        if run is None:
-            run = self._runs[_kind_of(target)] = PlannedCalls(CpuProduct(self._plan_problem(target), self._placement))
-        factors = self._scalars.values
-        result, outputs = run.product.run(self._views, *factors, self._scales, target)
-        return answer(result, outputs, out)
+        problem = self._plan_problem(target)
+        factors = self._factors.of(problem).values
+        return answer(*CpuProduct(problem, self._placement).run(self._views, *factors, self._scales, target), out)
 
     def _read_out(self, out: Any, handle: int) -> ArrayView:
         target = view(out, "out", stream=handle)
@@ -507,34 +461,12 @@ class Matmul:
         arrays = [*self._views.values(), *self._scale_views().values(), *([] if out is None else [out])]
         order_before(handle, self._placement, arrays, by_user=by_user)
         self._views = {name: v._replace(producer_stream=None) for name, v in self._views.items()}
-        self._follow(handle)
-
-    def _follow(self, handle: int) -> None:
-        """What comes next on the stream follows what this object has put on another one."""
-        last = self._last_stream
-        if last is not None and not same_stream(last, handle) and not current_device.is_capturing(handle):
-            try:
-                order_after(handle, last)
-            except InvalidArgumentError:  # the stream was destroyed
-                wait_for_device()
-        self._last_stream = handle
+        self._last.follow(handle)
 
     def _keep_until_done(self, operands: Iterable[ArrayView]) -> None:
         """Hold memory that its library might hand to others while an execution on another stream reads it."""
-        if self._last_stream is not None and self._placement.on_gpu:
-            self._keep(*held_by_nobody(self._last_stream, self._placement, operands))
-
-    def _keep(self, *memory: Any) -> None:
-        last = self._last_stream
-        if memory and last is not None:
-            with current_device.on_device(self._placement.device.index):
-                try:
-                    if not current_device.is_capturing(last):
-                        _retained.keep(last, *memory)
-                except (DriverError, InvalidArgumentError) as error:  # the stream was destroyed
-                    if getattr(error, "earlier", False):
-                        raise
-                    wait_for_device()
+        if self._last.handle is not None and self._placement.on_gpu:
+            self._last.keep(*held_by_nobody(self._last.handle, self._placement, operands))
 
     def _reset(
         self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, scales: Any, inputs: Mapping[str, Any] | None, stream: Any,
@@ -551,7 +483,7 @@ class Matmul:
                 known = ", ".join(before)
                 raise InvalidArgumentError(f"{name}: there is no such operand to reset; there are {known}")
             new[name] = view(array, name, stream=handle)
-            _check_same_kind(name, new[name], before[name])
+            check_same_kind(name, new[name], before[name])
         if not self._given and (missing := [name for name in before if name not in new]):
             raise InvalidStateError(f"operands were released; give {', '.join(missing)}, too")
         if scales is not None:
@@ -567,13 +499,10 @@ class Matmul:
         self._given = self._given | new
         place(self._everything(), self._options)
         self._move_in(new, handle)
-        if any(_needs_another_plan(v, before[name]) for name, v in new.items()) or not self._runs:
+        if any(needs_another_plan(v, before[name]) for name, v in new.items()) or not self._runs:
             self._forget_plans()
         if alpha is not None or beta is not None:
-            self._alpha = self._alpha if alpha is None else alpha
-            self._beta = self._beta if beta is None else beta
-            for scalars in (self._scalars, *self._other_scalars.values()):
-                scalars.set(*read_factors(scalars.problem, self._alpha, self._beta))
+            self._factors.set(alpha, beta)
         if self._fast is not None:  # it knows the operands of before
             run = self._runs.get(None)
             self._fast = arm(self, run, None) if run else None
@@ -611,24 +540,3 @@ class Matmul:
 def _kind_of(out: ArrayView | None) -> Any:
     """What a plan depends on of an array for the result; ``None`` for a new one."""
     return None if out is None else (out.strides, min(out.alignment, KNOWN_ALIGNMENT), out.element.name, out.device)
-
-
-def _check_same_kind(name: str, new: ArrayView, old: ArrayView) -> None:
-    for what, given, wanted in (
-        ("shape", new.shape, old.shape),
-        ("element type", type_name(new.element, new.is_complex), type_name(old.element, old.is_complex)),
-        ("device", new.device, old.device),
-    ):
-        if given != wanted:
-            raise InvalidArgumentError(
-                f"{name}: its {what} is {given}, and the plan is for {wanted}; make a new Matmul for other operands"
-            )
-
-
-def _needs_another_plan(new: ArrayView, old: ArrayView) -> bool:
-    return (
-        new.strides != old.strides
-        or new.conjugated != old.conjugated
-        or new.package != old.package
-        or min(new.alignment, KNOWN_ALIGNMENT) < min(old.alignment, KNOWN_ALIGNMENT)
-    )

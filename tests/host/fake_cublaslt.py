@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nvmath_device.errors import HostLibraryError
-from nvmath_device.host import cublaslt_algorithms, current_device, obstacles, probe
+from nvmath_device.host import cublaslt_algorithms, current_device, lt_execution, obstacles
 from nvmath_device.host.cublaslt_algorithms import HeuristicResult
 from nvmath_device.host.cublaslt_enums import (
     MatmulDescAttribute,
@@ -65,7 +65,7 @@ def install(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> list[Question]:
     monkeypatch.setattr(current_device, "handle", lambda index, users=None: NullHandle())
     monkeypatch.setattr(current_device, "compute_capability", lambda index: (9, 0))
     monkeypatch.setattr(current_device, "device_name", lambda index: "NVIDIA H200")
-    for module in (probe, obstacles):
+    for module in (lt_execution, obstacles):
         monkeypatch.setattr(module, "version", lambda: (13, 1, 0))
     return asked
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nvmath_device.dtypes import float16, float32, float64, int8, int32
-from nvmath_device.host import planned
+from nvmath_device.host import lt_execution
 from nvmath_device.host.epilogs import EPILOGS
 from nvmath_device.host.faults import rules_for
 from nvmath_device.host.gemm_types import cuda_data_type
@@ -135,4 +135,4 @@ def host_operand(gpu: FakeGpu, array: np.ndarray) -> Operand:
 
 def change_rules(patch: pytest.MonkeyPatch, case: Case) -> None:
     """Plans follow the rules of the case."""
-    patch.setattr(planned, "rules_for", lambda *arguments: replace(rules_for(*arguments), **case.change))
+    patch.setattr(lt_execution, "rules_for", lambda *arguments: replace(rules_for(*arguments), **case.change))

@@ -402,7 +402,7 @@ def test_r098_the_device_of_an_address_is_the_drivers_to_say(monkeypatch):
         def cuCtxGetDevice(self):
             return 0, 6
 
-    monkeypatch.setattr(array_protocols, "_driver", Driver)
+    monkeypatch.setattr(array_protocols, "bindings", Driver)
     assert view(fakes.CaiArray(data=(0x30000, False))).device == Device("cuda", 3)
     assert view(fakes.CaiArray(data=(0, False), shape=(0, 4))).device == Device("cuda", 6)
     with pytest.raises(ArgumentTypeError, match=r"^a: .*0x90000, which CUDA does not know"):
@@ -414,6 +414,6 @@ def test_without_a_driver_there_is_no_device(monkeypatch):
         def __getattr__(self, name):
             raise RuntimeError("no libcuda")
 
-    monkeypatch.setattr(array_protocols, "_driver", Driver)
+    monkeypatch.setattr(array_protocols, "bindings", Driver)
     with pytest.raises(NoDeviceError, match=r"^a: .*no libcuda"):
         view(fakes.CaiArray(), "a")
