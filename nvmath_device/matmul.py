@@ -151,8 +151,8 @@ class Matmul:
         """The device-level GEMM of a descriptor, as it is; :meth:`GemmDescriptor.tile` makes one of a part of it.
 
         Args:
-            execution: the block, or instead of it
-            block: the arguments of :class:`Matmul` about the block: ``sm``, ``block_size``, ``block_dim``,
+            execution: the block; ``None``: it is made of ``block``.
+            block: arguments of :class:`Matmul` that are about the block: ``sm``, ``block_size``, ``block_dim``,
                 ``static_block_dim``, ``with_pipeline``, ``enable_input_streaming``.
 
         Raises:

@@ -335,7 +335,8 @@ def expected(case: Case) -> dict[str, Wanted]:
             term = _as_result(case, case.given[name].values, bias=name == "bias")
             x, size = x + factor * term, size + abs(factor * term)
     x, error = np.broadcast_to(x, full), np.broadcast_to(kind.loss(k) * size, full)
-    if epilog.endswith("_AUX_BIAS") and kind.d in ("float16", "bfloat16"):  # errors as of one more rounding, before the bias, were seen
+    if epilog.endswith("_AUX_BIAS") and kind.d in ("float16", "bfloat16"):
+        # errors as of one more rounding, before the bias, were seen
         error = error + np.broadcast_to(UNIT[kind.d] * size, full)
     tanh = TANH_OF_FLOAT64 if kind.a == "float64" else TANH
     wanted: dict[str, Wanted] = {}
