@@ -16,7 +16,8 @@ import pytest
 from tests.gpu.host import product_cases as cases
 from tests.gpu.host.fuzz import explore
 from tests.gpu.host.product_cases import aux_of, bias_of, pair, target
-from tests.gpu.host.products import COMPLEX, EPILOGS, FLOATS, FP8_KINDS, INT8, KINDS, Case, check, expected, lay, run
+from tests.gpu.host.product_checks import check, expected
+from tests.gpu.host.products import COMPLEX, EPILOGS, FLOATS, FP8_KINDS, INT8, KINDS, Case, lay, run
 
 ON_CPU = {"execution": "cpu"}
 FAMILIES = [

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.gpu.host.libraries import context_status, libraries_for, strides_for
 from tests.gpu.host.product_cases import aux_of, may_be_missing, numbers
+from tests.gpu.host.product_checks import Wanted, check, close, expected
 from tests.gpu.host.products import (
     AUX_OF,
     BACKWARD,
@@ -37,11 +38,7 @@ from tests.gpu.host.products import (
     Lay,
     Outcome,
     Shape,
-    Wanted,
     bits_of,
-    check,
-    close,
-    expected,
     lay,
     run,
 )

@@ -16,6 +16,7 @@ from nvmath_device import host
 from nvmath_device.errors import InvalidArgumentError, UnsupportedError
 from tests.gpu.host.libraries import CUPY, TORCH, combinations, library_of, needs, place, to_numpy
 from tests.gpu.host.product_cases import LAYOUTS, array, aux_of, bias_of, epilog_cases, may_be_missing, pair, target
+from tests.gpu.host.product_checks import check, close, expected, norm_error
 from tests.gpu.host.products import (
     AUX_OF,
     BACKWARD,
@@ -31,11 +32,7 @@ from tests.gpu.host.products import (
     Kind,
     aux_extents,
     bits_of,
-    check,
-    close,
-    expected,
     lay,
-    norm_error,
     run,
 )
 

@@ -20,7 +20,8 @@ from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, Nvmath
 from nvmath_device.host import one_call
 from nvmath_device.host.product import Matmul
 from tests.gpu.host.libraries import CUPY, TORCH, needs, place, to_numpy
-from tests.gpu.host.products import dtype, lay, norm_error
+from tests.gpu.host.product_checks import norm_error
+from tests.gpu.host.products import dtype, lay
 
 M, N, K = 64, 48, 32
 LIBRARIES = pytest.mark.parametrize("library", [CUPY, TORCH])

@@ -15,20 +15,8 @@ from nvmath_device import host
 from nvmath_device.errors import InvalidArgumentError, UnsupportedError
 from tests.gpu.host.libraries import CUPY, combinations, needs, place, to_numpy
 from tests.gpu.host.product_cases import LAYOUTS, array, aux_of, bias_of, pair
-from tests.gpu.host.products import (
-    FP8_KINDS,
-    INT8,
-    Case,
-    Given,
-    Kind,
-    check,
-    close,
-    expected,
-    lay,
-    norm_error,
-    rounding,
-    run,
-)
+from tests.gpu.host.product_checks import check, close, expected, norm_error, rounding
+from tests.gpu.host.products import FP8_KINDS, INT8, Case, Given, Kind, lay, run
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 TO_FP8 = [kind for kind in FP8_KINDS.values() if kind.d in (E4M3, E5M2)]

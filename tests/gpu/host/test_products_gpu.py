@@ -16,20 +16,8 @@ from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, Unsupp
 from tests.gpu.host import product_cases as cases
 from tests.gpu.host.libraries import CUPY, JAX, TORCH, combinations, library_of, needs, place, to_numpy
 from tests.gpu.host.product_cases import LAYOUTS, array
-from tests.gpu.host.products import (
-    COMPLEX,
-    FLOATS,
-    KINDS,
-    WIDE,
-    Case,
-    Given,
-    check,
-    close,
-    expected,
-    lay,
-    norm_error,
-    run,
-)
+from tests.gpu.host.product_checks import check, close, expected, norm_error
+from tests.gpu.host.products import COMPLEX, FLOATS, KINDS, WIDE, Case, Given, lay, run
 
 LIBRARIES = ["numpy", "numba", "dlpack", "cupy", "torch"]
 ON_GPU = ["numba", "dlpack", CUPY, TORCH]

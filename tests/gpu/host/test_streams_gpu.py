@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of every library, the order between libraries, nothing that waits, and CUDA graphs.
+"""Streams of every library, the order between libraries, nothing that waits, and whose memory is used until when.
 
-A kernel that only spins keeps a stream busy (``torch.cuda._sleep``), so that whatever is put behind it has to wait:
-what was launched on the wrong stream comes too early, and a host that waits for the GPU comes back too late.
+Whatever is put behind a busy stream has to wait: what was launched on the wrong stream comes too early, and a host
+that waits for the GPU comes back too late.
 """
 
 from __future__ import annotations
@@ -14,65 +14,27 @@ import numpy as np
 import pytest
 
 from nvmath_device import host
-from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError
+from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
+from tests.gpu.host.arrays import product_of
 from tests.gpu.host.libraries import OnlyDLPack, needs, to_numpy
-from tests.gpu.host.products import norm_error
+from tests.gpu.host.product_checks import norm_error
+from tests.gpu.host.streams import (
+    BUSY,
+    N,
+    as_cupy,
+    captured_operands,
+    external,
+    is_close,
+    keep_busy,
+    nothing_pending,
+    random,
+    seen_now,
+)
+
+__all__ = ["nothing_pending"]  # the fixture
 
 pytestmark = needs["torch"]
-BUSY = 1_000_000_000  # clock cycles, about half a second
-N = 64
 KEPT = []  # streams of which only the handle is passed on
-PINNED = {}  # by shape: taking page-locked memory waits for the device
-
-
-@pytest.fixture(autouse=True)
-def nothing_pending():
-    import torch
-
-    torch.cuda.synchronize()
-    yield
-    torch.cuda.synchronize()
-
-
-def random(*shape, seed=0, dtype="float32"):
-    import torch
-
-    generator = torch.Generator("cuda").manual_seed(seed)
-    return torch.randn(shape, device="cuda", generator=generator).to(getattr(torch, dtype))
-
-
-def product_of(a, b):
-    return to_numpy(a).astype(float) @ to_numpy(b).astype(float)
-
-
-def is_close(got, want, allowed=1e-6):
-    return norm_error(to_numpy(got), want) < allowed
-
-
-def external(handle):
-    import torch
-
-    return torch.cuda.ExternalStream(handle, device="cuda")
-
-
-def keep_busy(stream):
-    import torch
-
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(BUSY)
-
-
-def seen_now(array):
-    """The elements as they are at this moment, without waiting for any stream but one of its own."""
-    import torch
-
-    if array.shape not in PINNED:
-        PINNED[array.shape] = torch.empty(array.shape, dtype=array.dtype, pin_memory=True), torch.cuda.Stream()
-    memory, stream = PINNED[array.shape]
-    with torch.cuda.stream(stream):
-        memory.copy_(array, non_blocking=True)
-    stream.synchronize()
-    return memory.numpy().copy()
 
 
 # -- streams that are given ---------------------------------------------------------------------------------
@@ -205,12 +167,6 @@ def test_the_current_stream_of_the_first_operand_is_the_default(library, call):
         assert not known.query()
     known.synchronize()
     assert is_close(out, product_of(values, b))
-
-
-def as_cupy(tensor):
-    import cupy
-
-    return cupy.from_dlpack(tensor)
 
 
 @pytest.mark.parametrize("stream", ["0", 1.5, object(), True])
@@ -530,237 +486,3 @@ def test_a_plan_takes_memory_that_another_stream_still_uses():
     mm.execute(out=out, stream=stream)
     torch.cuda.synchronize()
     assert is_close(out, want)
-
-
-# -- CUDA graphs --------------------------------------------------------------------------------------------
-
-CAPTURED = {
-    "plain": {}, "copied operands": {}, "copied out": {}, "epilog": {"epilog": "GELU_AUX_BIAS"}, "batch": {},
-    "loops": {}, "fp8 with scales": {"quantization_scales": {"a": 0.5, "b": 2.0}}, "split": {},
-}  # fmt: skip
-
-
-def captured_operands(what, seed):
-    """Tensors a, b, out, and inputs of an epilog."""
-    import torch
-
-    m, n, k = (64, 48, 16384) if what == "split" else (64, 48, 32)
-    batch = (3,) if what == "batch" else (2, 3) if what == "loops" else ()
-    a, b = random(*batch, m, k, seed=seed), random(k, n, seed=seed + 1)
-    if what == "loops":
-        a = random(2, 4, m, k, seed=seed)[:, :3]  # batch axes that do not merge, so one call each
-        b = random(1, 3, k, n, seed=seed + 1)
-    if what == "copied operands":
-        a, b = random(m, 2 * k, seed=seed)[:, ::2], random(2 * k, 2 * n, seed=seed + 1)[::2, ::2]
-    out = torch.empty(*batch, m, n, device="cuda")
-    if what == "copied out":
-        out = torch.empty(m, 2 * n, device="cuda")[:, ::2]
-    if what == "fp8 with scales":
-        a, b = a.to(torch.float8_e4m3fn), b.T.contiguous().to(torch.float8_e4m3fn).T
-        out = out.to(torch.bfloat16)
-    inputs = {"bias": random(1, n, seed=seed + 2)} if what == "epilog" else {}
-    return a, b, out, inputs
-
-
-def fresh(what, tensors, seed):
-    """Other contents for the same memory, and the product of them."""
-    a, b, _, inputs = captured_operands(what, seed)
-    for old, new in zip((*tensors[:2], *tensors[3].values()), (a, b, *inputs.values()), strict=True):
-        old.copy_(new)
-    want = product_of(a, b)
-    if what == "epilog":
-        x = want + to_numpy(inputs["bias"]).astype(float)
-        want = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    return want
-
-
-NO_WORKSPACE = {"memory_limit": 0}
-
-
-@pytest.mark.parametrize("form", ["object", "function"])
-@pytest.mark.parametrize("what", CAPTURED)
-def test_torch_graphs(what, form):
-    """Captured once, replayed on other contents of the same memory. Other work in between takes what memory is free.
-
-    The function has no memory of its own, so what needs some is refused, and the capture goes on.
-    """
-    import torch
-
-    tensors = captured_operands(what, 20)
-    a, b, out, inputs = tensors
-    scales = CAPTURED[what].get("quantization_scales")
-    epilog = {"epilog": CAPTURED[what].get("epilog"), "epilog_inputs": inputs or None}
-    options = {"result_type": "bfloat16"} if what == "fp8 with scales" else {}
-    if form == "function" and what != "split":
-        options |= NO_WORKSPACE
-    mm = host.Matmul(a, b, quantization_scales=scales, options=options)
-    mm.plan(out=out, **epilog)
-    of_object = lambda: mm.execute(out=out)  # noqa: E731
-    of_function = lambda: host.matmul(  # noqa: E731
-        a, b, out=out, quantization_scales=scales, options=options, **epilog
-    )
-    call = of_object if form == "object" else of_function
-    call()
-    mm.execute(out=out)
-    needs_memory = form == "function" and (mm.copies or scales or max(x.workspace_bytes for x in mm.algorithms))
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        if needs_memory:
-            with pytest.raises(InvalidStateError, match="use Matmul"):
-                call()
-            call = of_object
-        kept = call()
-    allowed = 6e-3 if what == "fp8 with scales" else 2e-3 if what == "epilog" else 1e-5
-    for seed in (30, 40, 50):
-        want = fresh(what, tensors, seed)
-        out.fill_(float("nan"))
-        trash = [torch.full((64, 128), 7.0, device="cuda") for _ in range(16)]
-        host.matmul(random(64, 20000), random(20000, 64))  # whose workspace may be larger
-        graph.replay()
-        torch.cuda.synchronize()
-        assert is_close(out, want, allowed)
-        assert all((to_numpy(t) == 7).all() for t in trash)
-    del kept
-
-
-@needs["cupy"]
-@pytest.mark.parametrize("form", ["object", "function"])
-@pytest.mark.parametrize("what", ["plain", "copied operands", "copied out", "batch", "loops", "split"])
-def test_cupy_graphs(what, form):
-    """CuPy's pool knows nothing of graphs: memory that a captured call uses must not go back to it."""
-    import cupy
-    import torch
-
-    stream = cupy.cuda.Stream(non_blocking=True)
-    tensors = captured_operands(what, 60)
-    a, b, out = (as_cupy(t) for t in tensors[:3])
-    torch.cuda.synchronize()
-    with stream:
-        options = {} if form == "object" or what == "split" else NO_WORKSPACE
-        mm = host.Matmul(a, b, options=options)
-        mm.plan(out=out)
-        mm.execute(out=out)
-        host.matmul(a, b, out=out, options=options)
-        needs_memory = mm.copies or max(x.workspace_bytes for x in mm.algorithms)
-        stream.synchronize()
-        stream.begin_capture()
-        if form == "function" and needs_memory:
-            with pytest.raises(InvalidStateError, match="use Matmul"):
-                host.matmul(a, b, out=out, options=options)
-        if form == "function" and not needs_memory:
-            host.matmul(a, b, out=out, options=options)
-        else:
-            mm.execute(out=out)
-        graph = stream.end_capture()
-        for seed in (70, 80, 90):
-            torch.cuda.synchronize()
-            want = fresh(what, tensors, seed)
-            tensors[2].fill_(float("nan"))
-            torch.cuda.synchronize()
-            sizes = (1024, 8192, 64 * 1024, 1 << 20)
-            trash = [cupy.full(size, 7, cupy.float32) for size in sizes for _ in range(8)]
-            host.matmul(as_cupy(random(64, 20000)), as_cupy(random(20000, 64)))
-            graph.launch(stream)
-            stream.synchronize()
-            assert is_close(out, want, 1e-5)
-            assert all((to_numpy(t) == 7).all() for t in trash)
-
-
-def test_planning_inside_a_capture_is_refused_and_the_capture_goes_on():
-    import torch
-
-    a, b, out, _ = tensors = captured_operands("plain", 100)
-    other = random(40, 24)
-    mm = host.Matmul(a, b)
-    mm.plan(out=out)
-    mm.execute(out=out)
-    never_seen = random(40, 56, seed=3), random(56, 72, seed=4)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        inside = host.Matmul(other, other.T)
-        with pytest.raises(InvalidStateError, match=r"graph is being captured.*plan\(\)"):
-            inside.plan()
-        with pytest.raises(InvalidStateError, match="graph is being captured"):
-            host.matmul(*never_seen)
-        with pytest.raises(InvalidStateError, match="graph"):
-            mm.autotune()
-        mm.execute(out=out)
-    for seed in (110, 120):
-        want = fresh("plain", tensors, seed)
-        out.fill_(float("nan"))
-        graph.replay()
-        torch.cuda.synchronize()
-        assert is_close(out, want)
-    inside.plan()
-    assert is_close(inside.execute(), product_of(other, other.T))
-    assert is_close(host.matmul(*never_seen), product_of(*never_seen))
-
-
-def test_objects_that_end_inside_a_capture_do_no_harm_to_it():
-    """They look which executions on other streams are done, which CUDA forbids by default while a graph is captured."""
-    import torch
-
-    a, b, out, _ = captured_operands("plain", 125)
-    side = torch.cuda.Stream()
-    mm = host.Matmul(a, b)
-    mm.plan(out=out)
-    mm.execute(out=out)
-    b2 = b.clone()
-    others = [host.Matmul(a.clone(), b2) for _ in range(3)]
-    for other in others:
-        other.plan()
-        other.execute(stream=side)
-    others[0].free()  # leaves something to look at
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        others[1].free()
-        others[2].reset_operands(a=a)
-        mm.execute(out=out)
-    out.fill_(float("nan"))
-    graph.replay()
-    torch.cuda.synchronize()
-    assert is_close(out, product_of(a, b))
-    assert is_close(others[2].execute(), product_of(a, b2))
-
-
-def test_an_out_of_new_strides_inside_a_capture_is_refused():
-    import torch
-
-    a, b, out, _ = captured_operands("plain", 130)
-    mm = host.Matmul(a, b)
-    mm.plan()
-    mm.execute(out=out)
-    stepped = torch.empty(64, 96, device="cuda")[:, ::2]
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        with pytest.raises(InvalidStateError, match="out="):
-            mm.execute(out=stepped)
-        mm.execute(out=out)
-    out.fill_(float("nan"))
-    graph.replay()
-    torch.cuda.synchronize()
-    assert is_close(out, product_of(a, b))
-
-
-def test_operands_in_cpu_memory_inside_a_capture_are_refused():
-    import torch
-
-    a, b, out, _ = captured_operands("plain", 140)
-    mm = host.Matmul(a, b)
-    mm.plan(out=out)
-    mm.execute(out=out)
-    on_cpu = np.ones((8, 8), np.float32)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        with pytest.raises((InvalidArgumentError, InvalidStateError), match=r"stream|graph"):
-            host.matmul(on_cpu, on_cpu, stream=torch.cuda.current_stream())
-        mm.execute(out=out)
-    out.fill_(float("nan"))
-    graph.replay()
-    torch.cuda.synchronize()
-    assert is_close(out, product_of(a, b))

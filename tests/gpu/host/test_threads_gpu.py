@@ -10,7 +10,7 @@ import pytest
 
 from nvmath_device import host
 from tests.gpu.host.libraries import needs, to_numpy
-from tests.gpu.host.products import norm_error
+from tests.gpu.host.product_checks import norm_error
 
 pytestmark = needs["torch"]
 THREADS, ROUNDS = 8, 40
