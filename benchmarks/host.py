@@ -6,7 +6,7 @@ it is timed. Needs a GPU, CuPy and PyTorch; without nvmath-python its rows say s
 
 ``overhead``  CPU time of a call, 128x128 fp32, over 64 arrays. Between the timed batches the dtype, device, strides
               and alignment of operands and results are changed; each must be right or refused.
-``speed``     RELU_BIAS in bf16, 2048^3 and 8192^3; the latter also with at most 32 MiB of workspace.
+``speed``     RELU_BIAS in bf16, 2048^3 and 8192^3.
 ``fp8``       8192^3 in e4m3 against bf16.
 ``line``      Python functions called by one call.
 

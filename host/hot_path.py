@@ -53,7 +53,7 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
     assert prepared is not None
     call = prepared.as_function()
     match_out = None if out is None else matcher(out, min(out.alignment, KNOWN_ALIGNMENT))
-    is_natural = run.like is None or run.accepts(run.like)  # a new result lies as the plan expects
+    is_for_new = run.like is None  # a plan for an array of the user may be for another type than a new result's
     make = plan_array(run.product.make_result)
     read_stream = stream_reader(views["a"])
     scalars, memory, swapped = mm._factors.of(run.product.problem), run.memory, plan.lt.swapped
@@ -76,7 +76,7 @@ def arm(mm: Any, run: PlannedCalls, out: ArrayView | None) -> ShortWay | None:
             return None
         a, b = places[0]
         if out is None:
-            if stream is not None or not is_natural:
+            if stream is not None or not is_for_new:
                 return None
             out, d = make(handle)
         else:

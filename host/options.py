@@ -359,7 +359,8 @@ class MatmulOptions:
         memory_limit: most GPU memory that one product may take as workspace: bytes as an integer; a share of the
             device's memory as a float from 0 to 1 or a string (``"80%"``); or a number with a unit, ``"512 MiB"``,
             ``"1.5 GB"`` (B; kB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB of 1024). 0 means no workspace.
-            See :func:`memory_limit_bytes`. Results and copies of operands do not count.
+            See :func:`memory_limit_bytes`. Results and copies of operands do not count. Default: what cuBLAS itself
+            takes on Hopper.
         blocking: ``True``: return when the result is there. ``"auto"``: return once the work is on its stream,
             except for results in CPU memory, which always are there.
         allocator: object that GPU memory is taken from, with a method ``memalloc_async(size, stream)`` or
@@ -384,7 +385,7 @@ class MatmulOptions:
     device_id: int | None = None
     handle: int | None = None
     logger: logging.Logger | logging.LoggerAdapter[Any] | None = None
-    memory_limit: int | float | str = "80%"
+    memory_limit: int | float | str = "32 MiB"
     blocking: Literal[True, "auto"] = "auto"
     allocator: Any = None
     inplace: bool = False

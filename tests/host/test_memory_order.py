@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import nvmath_device.host as host
-from nvmath_device.dtypes import float32
+from nvmath_device.dtypes import float16, float32
 from nvmath_device.errors import ArgumentTypeError, InvalidStateError
-from nvmath_device.host import ordering
+from nvmath_device.host import one_call, ordering
 from nvmath_device.host.array_matchers import matcher
 from nvmath_device.host.arrays import view
 from nvmath_device.host.streams import Retained
@@ -168,6 +168,45 @@ def test_operands_that_are_reset_the_long_way_reach_a_plan_for_out_alone(gpu):
     for _ in range(2):
         mm.execute(out=out)
         assert np.array_equal(gpu.read(out), a @ b + c)
+
+
+@pytest.mark.parametrize("package", ["cupy", "torch"])
+@pytest.mark.parametrize("order", "CF")
+def test_a_function_that_is_only_called_with_out_finds_its_short_way(gpu, package, order, monkeypatch):
+    a, b = numbers(5, 7), numbers(7, 4)
+    operands = [gpu.array(x, package, element=float32) for x in (a, b)]
+    out, other = (
+        gpu.array(np.zeros((5, 4)), package, element=float32, order=o) for o in (order, "FC"["CF".index(order)])
+    )
+    host.clear_plans()
+    host.matmul(*operands, out=out)
+
+    def long_way(*arguments):
+        raise AssertionError("the long way")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one_call, "_matmul", long_way)
+        out = gpu.array(np.zeros((5, 4)), package, element=float32, order=order)
+        assert host.matmul(*operands, out=out) is out
+        assert np.array_equal(gpu.read(out), a @ b)
+        for call in (lambda: host.matmul(*operands, out=other), lambda: host.matmul(*operands)):
+            with pytest.raises(AssertionError, match="the long way"):
+                call()
+    host.matmul(*operands, out=other)
+    assert np.array_equal(gpu.read(other), a @ b)
+
+
+def test_a_new_result_is_of_the_usual_type_after_an_out_of_another(gpu):
+    a, b = numbers(5, 7), numbers(7, 4)
+    with host.Matmul(*(gpu.array(x, "cupy", element=float16) for x in (a, b))) as mm:
+        mm.plan()
+        for _ in range(3):
+            out = gpu.array(np.zeros((5, 4)), "cupy", element=float32)
+            mm.execute(out=out)
+            assert np.array_equal(gpu.read(out), a @ b)
+            result = mm.execute()
+            assert result.dtype == np.float16
+            assert np.array_equal(gpu.read(result), a @ b)
 
 
 @pytest.mark.parametrize(("alignment", "looks"), [(16, False), (8, False), (4, True)])

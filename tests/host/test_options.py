@@ -48,7 +48,7 @@ def test_options_have_the_peers_names_and_our_own_with_their_defaults():
     peers = {
         "compute_type": None, "scale_type": None, "result_type": None, "result_amax": False, "block_scaling": False,
         "sm_count_target": None, "fast_accumulation": False, "device_id": None, "handle": None, "logger": None,
-        "memory_limit": "80%", "blocking": "auto", "allocator": None, "inplace": False,
+        "memory_limit": "32 MiB", "blocking": "auto", "allocator": None, "inplace": False,
     }  # fmt: skip
     ours = {"execution": None, "copies": "allow", "mix_devices": False, "deterministic": False}
     assert attributes(MatmulOptions) == peers | ours

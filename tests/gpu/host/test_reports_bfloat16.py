@@ -59,15 +59,18 @@ def test_r099_bfloat16_tensors_reach_a_kernel_by_a_view_of_their_bits():
     assert_product(c.cpu().numpy(), *expected(a, b), 64)
 
 
-def test_r099_a_tensor_itself_is_refused_as_a_kernels_argument_and_not_misread():
-    """The CUDA Array Interface has no name for bfloat16, so PyTorch or Numba has to say no before the launch."""
-    tensor = torch_library.put(np.ones((8, 8), BF16))
+def test_r099_a_tensor_itself_as_a_kernels_argument_is_refused_or_read_right():
+    """The CUDA Array Interface has no name for bfloat16, so whether it works is up to PyTorch and Numba."""
+    tensor = torch_library.put(np.full((8, 8), 3.0, BF16))
 
     @cuda.jit
     def kernel(x, y):
-        y[0] = 1.0
+        y[0] = float(x[7, 7])
 
     y = cuda.to_device(np.zeros(1, np.float32))
-    with pytest.raises(Exception, match=r"(?i)bfloat16|typestr|array_interface|<V2|\bV2\b"):
+    try:
         kernel[1, 1](tensor, y)
-    assert y.copy_to_host()[0] == 0
+    except Exception:  # before the launch
+        assert y.copy_to_host()[0] == 0
+    else:
+        assert y.copy_to_host()[0] == 3

