@@ -10,9 +10,10 @@ import numpy as np
 from nvmath_device.dtypes import ValueType
 from nvmath_device.errors import MissingDependencyError
 from nvmath_device.host.array_view import ArrayView, Device, type_name
+from nvmath_device.host.current_device import on_device
 from nvmath_device.host.dlpack import dlpack_device
 from nvmath_device.host.dlpack_export import export
-from nvmath_device.host.streams import order_after
+from nvmath_device.host.streams import LEGACY, StreamHandle, is_gone, order_after, wait_for_device
 
 
 class Allocate(Protocol):
@@ -22,7 +23,10 @@ class Allocate(Protocol):
 
 
 def allocate_with_cuda_core(nbytes: int, device: Device, stream: int) -> Any:
-    """From cuda.core's memory pool of the device, ordered on ``stream``. The device has to be current."""
+    """From cuda.core's memory pool of the device, ordered on ``stream``. The device has to be current.
+
+    The memory goes back in the order of that stream; if it is known to be destroyed by then, the host waits.
+    """
     try:
         from cuda.core import Device as CoreDevice
         from cuda.core import Stream
@@ -30,7 +34,29 @@ def allocate_with_cuda_core(nbytes: int, device: Device, stream: int) -> Any:
         raise MissingDependencyError(
             "cuda.core is needed for GPU memory of operands without a library of their own: pip install cuda-core"
         ) from error
-    return CoreDevice(device.index).memory_resource.allocate(nbytes, stream=Stream.from_handle(stream))
+    buffer = CoreDevice(device.index).memory_resource.allocate(nbytes, stream=Stream.from_handle(int(stream)))
+    return _Buffer(buffer, stream, device) if type(stream) is StreamHandle else buffer
+
+
+class _Buffer:
+    """A buffer of cuda.core on a stream that may be destroyed before it: cuda.core would still free it on that one."""
+
+    def __init__(self, buffer: Any, stream: StreamHandle, device: Device) -> None:
+        self.handle = int(buffer.handle)
+        self._buffer, self._stream, self._device = buffer, stream, device
+        self._is_gone, self._close = is_gone, _close  # bound now: __del__ may run very late
+
+    def __del__(self) -> None:
+        if self._is_gone(self._stream):  # also where the garbage collector finds both, and is about to destroy it
+            self._close(self._buffer, self._device)
+
+
+def _close(buffer: Any, device: Device) -> None:
+    from cuda.core import Stream
+
+    with on_device(device.index):
+        wait_for_device()
+        buffer.close(Stream.from_handle(LEGACY))
 
 
 class CudaArray:
@@ -47,12 +73,21 @@ class CudaArray:
         ptr: address.
         view: all of these as the host layer knows them.
         device: ``Device("cuda", index)``.
-        stream: handle of the stream on which it is made; it must stay alive as long as the array.
+        stream: handle of the stream on which it is made. Streams other than CuPy's and Numba's must stay alive as long
+            as the array.
     """
 
     def __init__(self, memory: Any, operand: ArrayView, stream: int) -> None:
         self.view = operand._replace(owner=memory)
-        self.stream = stream
+        self._stream = stream
+
+    @property
+    def stream(self) -> int:
+        if is_gone(self._stream):
+            with on_device(self.device.index):
+                wait_for_device()
+            self._stream = LEGACY
+        return self._stream
 
     @property
     def shape(self) -> tuple[int, ...]:

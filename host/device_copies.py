@@ -15,7 +15,7 @@ from nvmath_device.errors import InvalidArgumentError
 from nvmath_device.host import copy_kernel
 from nvmath_device.host.copy_plan import Dense, Fill, Move, StridedCopy, aligned_to, plan_copy
 from nvmath_device.host.current_device import is_capturing
-from nvmath_device.host.driver import bindings, call
+from nvmath_device.host.driver import bindings
 from nvmath_device.host.streams import Retained, call_on_stream
 
 __all__ = ["StridedCopy", "apply", "plan_copy", "prepare", "to_device", "to_host", "wait"]
@@ -112,15 +112,6 @@ def wait(stream: int) -> None:
     """
     _refuse_capture(stream, "nobody can wait for work")
     _synchronize(stream)
-
-
-def wait_for_device() -> None:
-    """Wait until the current device has done all that it was given, on streams that are destroyed by now, too.
-
-    Raises:
-        DriverError: something failed, or a stream captures a graph.
-    """
-    call(bindings().cuCtxSynchronize)
 
 
 def _synchronize(stream: int) -> None:

@@ -33,7 +33,8 @@ ALIGNMENT = 256  # bytes; what cuBLASLt may assume of a workspace, and every poo
 class Memory(NamedTuple):
     """``nbytes`` bytes of GPU memory at the address ``ptr``, for as long as there is a reference to ``owner``.
 
-    The stream that it was taken on must live as long: cuda.core gives memory back in its order.
+    The stream that it was taken on must live as long, but for streams of CuPy and Numba: cuda.core gives memory back in
+    its order.
     """
 
     ptr: int

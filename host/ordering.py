@@ -14,9 +14,8 @@ from typing import Any
 from nvmath_device.errors import DriverError, InvalidArgumentError
 from nvmath_device.host import current_device
 from nvmath_device.host.array_view import ArrayView
-from nvmath_device.host.device_copies import wait_for_device
 from nvmath_device.host.operands import Placement
-from nvmath_device.host.streams import Retained, current_stream, order_after, same_stream
+from nvmath_device.host.streams import Retained, current_stream, is_gone, order_after, same_stream, wait_for_device
 
 _WITH_STREAMS = ("cupy", "torch", "numba")
 _ORDERED_POOLS = ("cupy", "torch")  # give memory to others in the order of the library's current stream
@@ -48,7 +47,11 @@ class LastStream:
     def follow(self, handle: int) -> None:
         """What comes next goes on this stream, after what was put on the last one."""
         last = self.handle
-        if last is not None and not same_stream(last, handle) and not current_device.is_capturing(handle):
+        if (
+            last is not None
+            and (is_gone(last) or not same_stream(last, handle))
+            and not (current_device.is_capturing(handle))
+        ):
             try:
                 order_after(handle, last)
             except InvalidArgumentError:  # the stream was destroyed
@@ -61,6 +64,9 @@ class LastStream:
         if not objects or last is None:
             return
         with current_device.on_device(self._index):
+            if is_gone(last):
+                wait_for_device()
+                return
             try:
                 if not current_device.is_capturing(last):
                     keep_until_done(last, *objects)

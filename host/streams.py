@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections import deque
 from typing import Any
 
@@ -23,6 +24,32 @@ _ACCEPTED = (
 )
 
 
+class StreamHandle(int):
+    """The handle of a stream that its library destroys together with an object: it knows whether that is still there.
+
+    A destroyed stream must not be named to the driver, which reads freed memory then.
+    """
+
+    def __new__(cls, handle: int, owner: Any) -> StreamHandle:
+        self = super().__new__(cls, handle)
+        self.owner = weakref.ref(owner)
+        return self
+
+    owner: weakref.ref[Any]
+
+
+def is_gone(handle: int) -> bool:
+    """Whether the stream is known to be destroyed. Of a plain number nothing is known."""
+    return type(handle) is StreamHandle and handle.owner() is None
+
+
+def _handle_of(number: int, stream: Any) -> int:
+    """The handle of a stream object, as a number."""
+    kind = type(stream)
+    owns = number > PER_THREAD and kind.__name__ == "Stream" and kind.__module__.partition(".")[0] in ("cupy", "numba")
+    return StreamHandle(number, stream) if owns else number
+
+
 def stream_handle(stream: Any, package: str, device: Device, argument: str = "stream") -> int:
     """The handle of a stream, whatever library it is of.
 
@@ -30,7 +57,8 @@ def stream_handle(stream: Any, package: str, device: Device, argument: str = "st
     in this thread, of Numba its default stream, and for all others the legacy default stream. JAX has no current
     stream: its arrays are ordered through DLPack instead.
 
-    The caller keeps the stream object alive while work on it is pending.
+    The caller keeps the stream alive while work on it is pending, and one that is given as an integer or by an object
+    of other libraries than CuPy and Numba as long as arrays that were made on it, and :class:`Matmul` objects.
 
     Raises:
         ArgumentTypeError: not a stream.
@@ -39,6 +67,8 @@ def stream_handle(stream: Any, package: str, device: Device, argument: str = "st
     """
     if stream is None:
         return current_stream(package, device)
+    if type(stream) is StreamHandle:
+        return stream
     if type(stream) is int:
         return _checked(stream, stream, argument)
     _check_device(stream, device, argument)
@@ -51,14 +81,16 @@ def stream_handle(stream: Any, package: str, device: Device, argument: str = "st
         version, handle = answer
         if version != 0:
             raise InvalidArgumentError(f"{argument}: __cuda_stream__ of version {version!r}; known is version 0")
-        return _checked(handle, stream, argument)
-    return _checked(_foreign_handle(stream, argument), stream, argument)
+    else:
+        handle = _foreign_handle(stream, argument)
+    return _handle_of(_checked(handle, stream, argument), stream)
 
 
 def current_stream(package: str, device: Device) -> int:
     """Handle of the stream on which ``package`` would launch now, in this thread, on ``device``."""
     if package == "cupy":
-        return int(sys.modules["cupy"].cuda.get_current_stream(device.index).ptr)
+        stream = sys.modules["cupy"].cuda.get_current_stream(device.index)
+        return _handle_of(int(stream.ptr), stream)
     if package == "torch" and device.kind == "cuda":
         torch = sys.modules["torch"]
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the cost, but not public
@@ -135,8 +167,12 @@ def call_on_stream(function: Any, *arguments: Any) -> Any:
 def order_after(consumer: int, producer: int) -> None:
     """What follows on ``consumer`` runs after what is on ``producer`` now. The host does not wait.
 
-    The streams' device must be current, and it may be recorded into a CUDA graph.
+    The streams' device must be current, and it may be recorded into a CUDA graph. If the producer is known to be
+    destroyed, the host waits for the device.
     """
+    if is_gone(producer):
+        wait_for_device()
+        return
     if same_stream(consumer, producer):
         return
     driver = bindings()
@@ -145,6 +181,15 @@ def order_after(consumer: int, producer: int) -> None:
         call_on_stream(driver.cuStreamWaitEvent, consumer, event, 0)
     finally:
         call(driver.cuEventDestroy, event)
+
+
+def wait_for_device() -> None:
+    """Wait until the current device has done all that it was given, on streams that are destroyed by now, too.
+
+    Raises:
+        DriverError: something failed, or a stream captures a graph.
+    """
+    call(bindings().cuCtxSynchronize)
 
 
 def _record(driver: Any, stream: int) -> Any:

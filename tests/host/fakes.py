@@ -303,6 +303,9 @@ class FakeDriver:
     def cuEventSynchronize(self, event):
         return (self._call("synchronize", event),)
 
+    def cuCtxSynchronize(self):
+        return (self._call("synchronize context"),)
+
     def cuThreadExchangeStreamCaptureMode(self, mode):
         before, self.capture_mode = self.capture_mode, mode
         return Status(0), before

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import weakref
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import ml_dtypes
@@ -248,88 +249,43 @@ def test_capsules_are_what_numpy_expects():
 
 
 def test_capsules_keep_memory_alive_and_let_it_go():
-    class Memory:
-        pass
+    class Buffer:
+        """One of cuda.core is freed on its stream when it dies without being closed."""
 
-    x = np.arange(5.0)
-    memory = Memory()
-    died = weakref.ref(memory)
-    ours = CudaArray(memory, view(x), 0)
-    taken, unused = np.from_dlpack(ours), ours.__dlpack__()
-    versioned = ours.__dlpack__(max_version=(1, 1))
-    del memory, ours
-    gc.collect()
-    del taken
-    gc.collect()
-    assert died() is not None
-    del unused
-    gc.collect()
-    assert died() is not None
-    del versioned
-    gc.collect()
-    assert died() is None
+        handle = 0x40
 
+        def close(self, stream):
+            happened.append(("freed", stream))
 
-def test_capsules_of_types_that_numpy_does_not_read():
-    x = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
-    capsule = over_numpy(x).__dlpack__()
-    holder = type("H", (), {"__dlpack__": lambda s, **_: capsule, "__dlpack_device__": lambda s: (1, 0)})()
-    operand = view(holder)
-    assert (operand.element, operand.ptr, operand.strides) == (bfloat16, x.ctypes.data, (3, 1))
+    class CupyStream(fakes.class_in("cupy.cuda.stream", "Stream")):
+        ptr = 9
 
+        def __del__(self):
+            happened.append("destroyed")
 
-def test_consumers_are_ordered_after_the_result(monkeypatch):
+    CupyStream.__name__, CupyStream.__module__ = "Stream", "cupy.cuda.stream"
     driver = fakes.FakeDriver()
     monkeypatch.setattr(streams, "bindings", lambda: driver)
-    made = plan_empty("generic", (2, 3), bfloat16, device=GPU, allocate=Pool())(5)
-    made.owner.__dlpack__(stream=-1)
-    made.owner.__dlpack__(stream=5)
-    assert driver.calls == []
-    for stream, waiting in ((8, 8), (None, 1)):
-        driver.calls.clear()
-        made.owner.__dlpack__(stream=stream)
-        assert [c[0] for c in driver.calls] == ["create", "record", "wait", "destroy"]
-        assert (driver.calls[1][2], driver.calls[2][1]) == (5, waiting)
-
-
-def test_dlpack_does_not_copy_or_move():
-    ours = plan_empty("generic", (2, 3), float64, device=GPU, allocate=Pool())(0).owner
-    assert ours.__dlpack_device__() == (2, 1)
-    ours.__dlpack__(dl_device=(2, 1), copy=False, stream=1)
-    with pytest.raises(BufferError, match="no copies"):
-        ours.__dlpack__(copy=True)
-    with pytest.raises(BufferError, match="cuda:1"):
-        ours.__dlpack__(dl_device=(1, 0))
-
-
-def test_cuda_array_interface_of_our_own_array():
-    ours = plan_empty("generic", (2, 3), float32, device=GPU, order="F", allocate=Pool())(5).owner
-    assert ours.__cuda_array_interface__ == {
-        "version": 3, "typestr": "<f4", "shape": (2, 3), "strides": (4, 8), "data": (0x100, False), "stream": 5
-    }  # fmt: skip
-    legacy = plan_empty("generic", (2, 3), float32, device=GPU, allocate=Pool())(0).owner
-    assert legacy.__cuda_array_interface__["stream"] == 1
-    for element in (bfloat16, float8_e4m3fn):
-        made = plan_empty("generic", (2, 3), element, device=GPU, allocate=Pool())(5)
-        assert not hasattr(made.owner, "__cuda_array_interface__")
-
-
-def test_repr():
-    assert repr(over_numpy(np.zeros((2, 3), np.complex64))) == "CudaArray(complex64, shape=(2, 3), cpu)"
-
-
-def test_cuda_core_is_asked_for_only_when_memory_is_needed(monkeypatch):
-    asked = []
-
-    class Resource:
-        def allocate(self, nbytes, stream):
-            asked.append((nbytes, stream))
-            return SimpleNamespace(handle=0x40)
-
-    core = ModuleType("cuda.core")
-    core.Device = lambda index: SimpleNamespace(memory_resource=Resource(), index=index)
-    core.Stream = SimpleNamespace(from_handle=lambda handle: ("stream", handle))
-    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
-    monkeypatch.setitem(sys.modules, "cuda.core", core)
-    assert cuda_array.allocate_with_cuda_core(64, GPU, 5).handle == 0x40
-    assert asked == [(64, ("stream", 5))]
+    monkeypatch.setattr(cuda_array, "on_device", lambda index: nullcontext())
+    use_core(monkeypatch, SimpleNamespace(allocate=lambda nbytes, stream: Buffer()))
+    stream = CupyStream()
+    x = plan_empty("generic", (2, 3), float32, device=GPU)(streams.stream_handle(stream, "generic", GPU)).owner
+    assert x.stream == 9
+    if end == "array first":
+        del x
+        del stream
+        assert happened == ["destroyed"]
+        assert not driver.calls
+        return
+    if end == "garbage":
+        cycle = [stream, x]
+        cycle.append(cycle)
+        del cycle, stream, x
+        gc.collect()
+    else:
+        del stream
+        assert x.__cuda_array_interface__["stream"] == x.stream == 1
+        assert x.__dlpack__(stream=1)
+        del x
+    assert driver.calls.count(("synchronize context",)) == (1 if end == "garbage" else 2)
+    assert sorted(map(str, happened)) == ["('freed', ('stream', 1))", "destroyed"]

@@ -13,7 +13,7 @@ import pytest
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, NoDeviceError
 from nvmath_device.host import streams
 from nvmath_device.host.array_view import CPU, Device
-from nvmath_device.host.streams import Retained, order_after, same_stream, stream_handle
+from nvmath_device.host.streams import Retained, StreamHandle, is_gone, order_after, same_stream, stream_handle
 from tests.host import fakes
 
 GPU = Device("cuda", 1)
@@ -113,6 +113,26 @@ def test_default_streams_of_cupy_are_of_any_device():
     assert stream_handle(stream("cupy.cuda", ptr=5, device_id=1), "cupy", GPU) == 5
 
 
+@pytest.mark.parametrize(("module", "members"), [("cupy.cuda.stream", {"ptr": 77}), ("numba.cuda", {"handle": 77})])
+def test_it_is_known_when_a_library_destroys_a_stream(module, members):
+    made = stream(module, **members)
+    handle = stream_handle(made, "cupy", GPU)
+    assert (type(handle), handle, hash(handle)) == (StreamHandle, 77, hash(77))
+    assert stream_handle(handle, "cupy", GPU) is handle
+    assert not is_gone(handle)
+    del made
+    assert is_gone(handle)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [7, stream("cupy.cuda.stream", ptr=0), stream("torch.cuda.streams", cuda_stream=7), stream(__cuda_stream__=(0, 7))],
+)
+def test_of_other_streams_it_is_not_known(kept):
+    assert not is_gone(stream_handle(kept, "cupy", GPU))
+    assert type(stream_handle(kept, "cupy", GPU)) is int
+
+
 def test_the_legacy_default_stream_has_two_handles():
     assert same_stream(0, 1)
     assert same_stream(7, 7)
@@ -132,6 +152,15 @@ def driver(monkeypatch):
 def test_r096_order_is_one_event_and_no_synchronisation(driver):
     order_after(10, 20)
     assert driver.calls == [("create", 2), ("record", 1, 20), ("wait", 10, 1, 0), ("destroy", 1)]
+
+
+def test_a_destroyed_stream_is_not_named_to_the_driver(driver):
+    made = stream("cupy.cuda.stream", ptr=20)
+    handle = stream_handle(made, "cupy", GPU)
+    del made
+    order_after(10, handle)
+    order_after(20, handle)  # another stream at the same address
+    assert driver.calls == [("synchronize context",)] * 2
 
 
 @pytest.mark.parametrize("pair", [(5, 5), (0, 1), (1, 0), (0, 0)])

@@ -486,3 +486,31 @@ def test_a_plan_takes_memory_that_another_stream_still_uses():
     mm.execute(out=out, stream=stream)
     torch.cuda.synchronize()
     assert is_close(out, want)
+
+
+@needs["cupy"]
+@pytest.mark.parametrize("end", ["stream first", "garbage"])
+def test_arrays_and_objects_outlive_the_stream_they_were_made_on(end):
+    """CuPy destroys streams, and memory of cuda.core goes back in the order of its stream."""
+    import cupy
+
+    values = [random(N, N), random(N, N, seed=1)]
+    a, b = (OnlyDLPack(x) for x in values)
+    mm = host.Matmul(a, b)
+    for _ in range(10):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        mm.plan(stream=stream)
+        results = [host.matmul(a, b, stream=stream), mm.execute(stream=stream)]
+        if end == "garbage":
+            cycle = [stream, results]
+            cycle.append(cycle)
+            del cycle, stream, results
+            gc.collect()
+        else:
+            del stream
+            assert all(is_close(cupy.from_dlpack(x), product_of(*values)) for x in results)
+            assert all(cupy.asarray(x).shape == (N, N) for x in results)
+            del results
+    assert is_close(cupy.from_dlpack(mm.execute()), product_of(*values))
+    mm.free()
+    host.clear_plans()
