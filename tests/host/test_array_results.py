@@ -249,6 +249,102 @@ def test_capsules_are_what_numpy_expects():
 
 
 def test_capsules_keep_memory_alive_and_let_it_go():
+    class Memory:
+        pass
+
+    x = np.arange(5.0)
+    memory = Memory()
+    died = weakref.ref(memory)
+    ours = CudaArray(memory, view(x), 0)
+    taken, unused = np.from_dlpack(ours), ours.__dlpack__()
+    versioned = ours.__dlpack__(max_version=(1, 1))
+    del memory, ours
+    gc.collect()
+    del taken
+    gc.collect()
+    assert died() is not None
+    del unused
+    gc.collect()
+    assert died() is not None
+    del versioned
+    gc.collect()
+    assert died() is None
+
+
+def test_capsules_of_types_that_numpy_does_not_read():
+    x = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
+    capsule = over_numpy(x).__dlpack__()
+    holder = type("H", (), {"__dlpack__": lambda s, **_: capsule, "__dlpack_device__": lambda s: (1, 0)})()
+    operand = view(holder)
+    assert (operand.element, operand.ptr, operand.strides) == (bfloat16, x.ctypes.data, (3, 1))
+
+
+def test_consumers_are_ordered_after_the_result(monkeypatch):
+    driver = fakes.FakeDriver()
+    monkeypatch.setattr(streams, "bindings", lambda: driver)
+    made = plan_empty("generic", (2, 3), bfloat16, device=GPU, allocate=Pool())(5)
+    made.owner.__dlpack__(stream=-1)
+    made.owner.__dlpack__(stream=5)
+    assert driver.calls == []
+    for stream, waiting in ((8, 8), (None, 1)):
+        driver.calls.clear()
+        made.owner.__dlpack__(stream=stream)
+        assert [c[0] for c in driver.calls] == ["create", "record", "wait", "destroy"]
+        assert (driver.calls[1][2], driver.calls[2][1]) == (5, waiting)
+
+
+def test_dlpack_does_not_copy_or_move():
+    ours = plan_empty("generic", (2, 3), float64, device=GPU, allocate=Pool())(0).owner
+    assert ours.__dlpack_device__() == (2, 1)
+    ours.__dlpack__(dl_device=(2, 1), copy=False, stream=1)
+    with pytest.raises(BufferError, match="no copies"):
+        ours.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="cuda:1"):
+        ours.__dlpack__(dl_device=(1, 0))
+
+
+def test_cuda_array_interface_of_our_own_array():
+    ours = plan_empty("generic", (2, 3), float32, device=GPU, order="F", allocate=Pool())(5).owner
+    assert ours.__cuda_array_interface__ == {
+        "version": 3, "typestr": "<f4", "shape": (2, 3), "strides": (4, 8), "data": (0x100, False), "stream": 5
+    }  # fmt: skip
+    legacy = plan_empty("generic", (2, 3), float32, device=GPU, allocate=Pool())(0).owner
+    assert legacy.__cuda_array_interface__["stream"] == 1
+    for element in (bfloat16, float8_e4m3fn):
+        made = plan_empty("generic", (2, 3), element, device=GPU, allocate=Pool())(5)
+        assert not hasattr(made.owner, "__cuda_array_interface__")
+
+
+def test_repr():
+    assert repr(over_numpy(np.zeros((2, 3), np.complex64))) == "CudaArray(complex64, shape=(2, 3), cpu)"
+
+
+def test_cuda_core_is_asked_for_only_when_memory_is_needed(monkeypatch):
+    asked = []
+
+    class Resource:
+        def allocate(self, nbytes, stream):
+            asked.append((nbytes, stream))
+            return SimpleNamespace(handle=0x40)
+
+    use_core(monkeypatch, Resource())
+    assert cuda_array.allocate_with_cuda_core(64, GPU, 5).handle == 0x40
+    assert asked == [(64, ("stream", 5))]
+
+
+def use_core(monkeypatch, resource):
+    core = ModuleType("cuda.core")
+    core.Device = lambda index: SimpleNamespace(memory_resource=resource, index=index)
+    core.Stream = SimpleNamespace(from_handle=lambda handle: ("stream", handle))
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+
+
+@pytest.mark.parametrize("end", ["stream first", "array first", "garbage"])
+def test_memory_is_not_freed_on_a_destroyed_stream(monkeypatch, end):
+    """cuMemFreeAsync crashes there. CuPy's streams are destroyed by __del__, which garbage collection calls first."""
+    happened = []
+
     class Buffer:
         """One of cuda.core is freed on its stream when it dies without being closed."""
 
