@@ -32,6 +32,8 @@ _LEAST_FLUSH_BYTES = 8 << 20
 _MOST_FLUSHES = 64
 _HEAD_START = 1.5  # how much longer than the host's part of a trial the GPU is kept busy before it
 _LONG_US, _BURST_US = 500, 15_000
+_SHORT_US, _SHOTS = 100, 5
+_TIE = 1.01
 
 RunOne = Callable[[Algorithm], object]
 
@@ -94,7 +96,7 @@ def measure(
         bench.wait()
         bench.collect(trials)
         for trial in trials:
-            trial.plan_burst(slowest_us)
+            trial.plan_rounds(slowest_us)
         bench.give_head_start(slowest_us)
         started = time.perf_counter()
         for round_ in range(iterations):
@@ -112,8 +114,9 @@ class _Trial:
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
-        self.events: tuple[Any, Any] | None = None  # of the current round
-        self.launches = 1  # between them
+        self.events: list[tuple[Any, Any]] = []  # of the current round
+        self.launches = 1  # between two of them
+        self.shots = 1  # times a round
         self.samples: list[float] = []
         self.error: NvmathDeviceError | None = None
 
@@ -129,12 +132,14 @@ class _Trial:
             self.error = error
             return None
 
-    def plan_burst(self, host_us: float) -> None:
+    def plan_rounds(self, host_us: float) -> None:
         """From the first sample, which is for nothing else. A product that waits for the host makes no burst."""
         if not self.error:
-            once_us = self.samples.pop()
+            once_us = self.samples.pop() - host_us  # in which the GPU had nothing to do
             if once_us >= _LONG_US and once_us > 2 * host_us:
                 self.launches = math.ceil(_BURST_US / once_us)
+            elif once_us < _SHORT_US:
+                self.shots = _SHOTS
 
     def timing(self) -> Timing:
         if self.error:
@@ -174,18 +179,19 @@ class _Bench:
         started = time.perf_counter()
         run_one(trial.algorithm)
         host_us = (time.perf_counter() - started) * 1e6
-        trial.events = start, self._record()
+        trial.events.append((start, self._record()))
         return host_us
 
     def enqueue(self, trial: _Trial, run_one: RunOne) -> None:
-        for _ in range(self._flushes):
-            self._overwrite()
-        if not self._flush:
-            run_one(trial.algorithm)
-        start = self._record()
-        for _ in range(trial.launches):
-            run_one(trial.algorithm)
-        trial.events = start, self._record()
+        for _ in range(trial.shots):
+            for _ in range(self._flushes):
+                self._overwrite()
+            if not self._flush:
+                run_one(trial.algorithm)
+            start = self._record()
+            for _ in range(trial.launches):
+                run_one(trial.algorithm)
+            trial.events.append((start, self._record()))
 
     def wait(self) -> None:
         call_on_stream(self._driver.cuStreamSynchronize, self._stream)
@@ -193,9 +199,8 @@ class _Bench:
     def collect(self, trials: Sequence[_Trial]) -> None:
         """Read the times of a round that is done."""
         for trial in trials:
-            if trial.events is not None:
-                trial.samples.append(self._elapsed_us(*trial.events) / trial.launches)
-                trial.events = None
+            trial.samples += [self._elapsed_us(*pair) / trial.launches for pair in trial.events]
+            trial.events.clear()
         self._free = list(self._all)
 
     def give_head_start(self, host_us: float) -> None:
@@ -242,6 +247,9 @@ def autotune(
 ) -> list[Timing]:
     """Put ``product.algorithms`` in the order of their times, fastest first, and drop those that failed.
 
+    Among those within 1% of the fastest, which another run would put in another order, the first is the one that came
+    first before.
+
     ``product`` is a ``GpuProduct`` on the current device; ``run_one`` is as in :func:`measure`. ``prune`` keeps that
     many. Algorithms are the same objects as before.
 
@@ -273,7 +281,7 @@ def autotune(
         if all(timing.error for timing in timings):
             first = timings[0].error
             raise HostLibraryError(f"autotune: none of {len(timings)} algorithms ran; the first: {first}") from first
-        timings = sorted(timings, key=lambda timing: timing.microseconds)
+        timings = _in_order(timings)
         if all(timing.error is None or isinstance(timing.error, HostLibraryError) for timing in timings):
             store_order(key, [_to_store(timing) for timing in timings], iterations=iterations)
     working = [timing for timing in timings if not timing.error][:prune]
@@ -282,6 +290,13 @@ def autotune(
         "autotune: %.1f us with %r, the fastest of %d", working[0].microseconds, working[0].algorithm, len(timings)
     )
     return working
+
+
+def _in_order(timings: Sequence[Timing]) -> list[Timing]:
+    """Fastest first, except that the first is the one that cuBLASLt prefers of those that are as good as equal."""
+    least = min(timing.microseconds for timing in timings)
+    first = next(timing for timing in timings if timing.microseconds <= _TIE * least)
+    return [first, *sorted((t for t in timings if t is not first), key=lambda timing: timing.microseconds)]
 
 
 def _to_store(timing: Timing) -> StoredTiming:

@@ -31,6 +31,7 @@ from tests.host.algorithm_fakes import can, result
 STREAM = 0x51
 MEMORY = 0x7F00_0000_0000
 L2_BYTES = 60 << 20
+SHOTS = 5  # of short kernels, as all here are but where it is said, in a round
 
 
 class Gpu:
@@ -145,7 +146,7 @@ def test_times_are_the_gpus_and_in_the_order_given(gpu: Gpu) -> None:
     timings = measure(kernels, algorithms(1, 2, 3), iterations=5, stream=STREAM)
     assert [t.algorithm.algorithm_id for t in timings] == [1, 2, 3]
     assert [t.microseconds for t in timings] == pytest.approx([30, 10, 20])
-    assert [len(t.samples) for t in timings] == [5, 5, 5]
+    assert [len(t.samples) for t in timings] == [5 * SHOTS] * 3
     assert {t.error for t in timings} == {None}
 
 
@@ -154,27 +155,31 @@ def test_short_kernel_is_not_timed_by_the_host(gpu: Gpu, host_us: float) -> None
     """The kernel takes 5 us. A GPU that waits for the host between the two events would show at least ``host_us``."""
     timings = measure(Kernels(gpu, lambda number: 5.0, host_us), algorithms(1, 2), iterations=4, stream=STREAM)
     for timing in timings:
-        assert timing.samples == pytest.approx([5.0] * 4)
+        assert timing.samples == pytest.approx([5.0] * 4 * SHOTS)
 
 
 def test_cache_is_overwritten_before_each_timed_run(gpu: Gpu) -> None:
-    kernels = Kernels(gpu, lambda number: 5.0)
+    kernels = Kernels(gpu, lambda number: 150.0)
     measure(kernels, algorithms(1, 2), iterations=3, stream=STREAM)
     assert kernels.ran == [1, 2, 1, 2, 1, 2, 2, 1, 1, 2], "two runs to warm up, and rounds there and back"
     assert kernels.cold[-6:] == [True] * 6
+    short = Kernels(gpu, lambda number: 5.0)
+    measure(short, algorithms(1, 2), iterations=1, stream=STREAM)
+    assert short.ran[4:] == [1] * SHOTS + [2] * SHOTS
+    assert short.cold[4:] == [True] * 2 * SHOTS
     assert {(ptr, nbytes) for ptr, nbytes in gpu.memsets} == {(MEMORY, 2 * L2_BYTES)}
 
 
 def test_without_flush_an_untimed_run_goes_before(gpu: Gpu) -> None:
     def took(number: int) -> float:
-        return 50.0 if gpu.flushed else 8.0
+        return 250.0 if gpu.flushed else 180.0
 
     kernels = Kernels(gpu, took)
     warm = measure(kernels, algorithms(1, 2), iterations=3, flush=False, stream=STREAM)
-    assert [t.microseconds for t in warm] == pytest.approx([8, 8])
+    assert [t.microseconds for t in warm] == pytest.approx([180, 180])
     assert kernels.ran[4:] == [1, 1, 2, 2, 2, 2, 1, 1, 1, 1, 2, 2]
     cold = measure(kernels, algorithms(1, 2), iterations=3, stream=STREAM)
-    assert [t.microseconds for t in cold] == pytest.approx([50, 50])
+    assert [t.microseconds for t in cold] == pytest.approx([250, 250])
 
 
 @pytest.mark.parametrize("drift", [-0.05, 0.05])
@@ -188,6 +193,18 @@ def test_drift_of_the_clock_favours_none(gpu: Gpu, drift: float) -> None:
 
     one, two = measure(Kernels(gpu, took), algorithms(1, 2), iterations=20, stream=STREAM)
     assert one.microseconds - two.microseconds == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("took", "host_us", "runs"), [(1100.0, 20.0, 14), (6000.0, 20.0, 3), (20_000.0, 20.0, 1),
+                                                       (600.0, 400.0, 1), (499.0, 20.0, 1)])  # fmt: skip
+def test_long_products_are_timed_in_bursts(gpu: Gpu, took: float, host_us: float, runs: int) -> None:
+    """Of 15 ms; the second run of a burst is not a cold one."""
+    kernels = Kernels(gpu, lambda number: took, host_us)
+    timings = measure(kernels, algorithms(1, 2), iterations=4, stream=STREAM)
+    assert [t.microseconds for t in timings] == pytest.approx([took, took])
+    assert [len(t.samples) for t in timings] == [4, 4]
+    assert kernels.ran[4 : 8 * runs + 4] == (([1] * runs + [2] * runs) + ([2] * runs + [1] * runs)) * 2
+    assert kernels.cold[4 : runs + 4] == [True] + [False] * (runs - 1)
 
 
 def test_median_ignores_a_hiccup(gpu: Gpu) -> None:
@@ -223,7 +240,7 @@ def test_failure_is_data(gpu: Gpu, fails_from: int) -> None:
     timings = measure(Kernels(gpu, took), algorithms(1, 2, 3), iterations=4, stream=STREAM)
     assert [t.microseconds for t in timings] == pytest.approx([10, math.inf, 30])
     assert [t.error for t in timings] == [None, error, None]
-    assert [len(t.samples) for t in timings] == [4, 0, 4]
+    assert [len(t.samples) for t in timings] == [4 * SHOTS, 0, 4 * SHOTS]
     assert runs[2] == fails_from + 1, "it is not tried again"
 
 
@@ -256,7 +273,7 @@ def test_events_are_reused_and_given_back(gpu: Gpu, monkeypatch: pytest.MonkeyPa
     create = gpu.cuEventCreate
     monkeypatch.setattr(gpu, "cuEventCreate", lambda flags: made.append(1) or create(flags))
     measure(Kernels(gpu, lambda number: 5.0), algorithms(1, 2, 3), iterations=10, stream=STREAM)
-    assert len(made) == 6, "two an algorithm, however many rounds"
+    assert len(made) == 2 * 3 * SHOTS, "two a shot, however many rounds"
     assert not gpu.events
 
 
@@ -305,6 +322,16 @@ def test_fastest_first(gpu: Gpu, key: dict[str, Any]) -> None:
     assert [t.algorithm for t in timings] == list(subject.algorithms)
     assert [t.microseconds for t in timings] == pytest.approx([10, 20, 30])
     assert set(subject.algorithms) == before, "the same objects"
+
+
+@pytest.mark.parametrize(("second", "first"), [(100.0, 1), (99.2, 1), (98.0, 2), (101.0, 1)])
+def test_of_equals_cublaslts_choice_comes_first(gpu: Gpu, key: dict[str, Any], second: float, first: int) -> None:
+    subject = product(1, 2, 3)
+    autotune(Kernels(gpu, {1: 100.0, 2: second, 3: 300.0}.__getitem__), subject, stream=STREAM)
+    assert order(subject) == [first, 3 - first, 3]
+    again = product(1, 2, 3)
+    autotune(Kernels(gpu, {}.__getitem__), again, stream=STREAM)
+    assert order(again) == order(subject)
 
 
 def test_second_time_nothing_runs(gpu: Gpu, key: dict[str, Any]) -> None:
