@@ -92,6 +92,11 @@ class on_device:
             call(bindings().cuCtxSetCurrent, before)
 
 
+def make_current(index: int) -> None:
+    """Make the primary context of a device current in this thread, and leave it so."""
+    call(bindings().cuCtxSetCurrent, _primary_context(index))
+
+
 def _primary_context(index: int) -> Any:
     context = _contexts.get(index)
     if context is None:

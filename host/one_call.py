@@ -33,9 +33,10 @@ from nvmath_device.host.options import (
     MatmulQuantizationScales,
     read_options,
 )
-from nvmath_device.host.ordering import held_by_nobody, keep_until_done, order_before, order_behind
+from nvmath_device.host.ordering import held_by_nobody, order_before, order_behind
 from nvmath_device.host.planned import CpuProduct, GpuProduct, answer, check_out, deliver, plan_on_gpu
 from nvmath_device.host.problem import Problem, plan_problem
+from nvmath_device.host.streams import keep_until_done
 
 MAX_PLANS = 1024
 MAX_TRIED = 4  # algorithms that are at hand should the first not work after all

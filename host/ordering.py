@@ -15,18 +15,17 @@ from nvmath_device.errors import DriverError, InvalidArgumentError
 from nvmath_device.host import current_device
 from nvmath_device.host.array_view import ArrayView
 from nvmath_device.host.operands import Placement
-from nvmath_device.host.streams import Retained, current_stream, is_gone, order_after, same_stream, wait_for_device
+from nvmath_device.host.streams import (
+    current_stream,
+    is_gone,
+    keep_until_done,
+    order_after,
+    same_stream,
+    wait_for_device,
+)
 
 _WITH_STREAMS = ("cupy", "torch", "numba")
 _ORDERED_POOLS = ("cupy", "torch")  # give memory to others in the order of the library's current stream
-
-
-_retained = Retained()  # for all products, because what is kept outlives the objects that keep it
-
-
-def keep_until_done(handle: int, *objects: Any) -> None:
-    """Keep objects until all that is on the stream now is done. The device must be current, the stream not capture."""
-    _retained.keep(handle, *objects)
 
 
 class LastStream:

@@ -252,3 +252,11 @@ def _is_done(driver: Any, event: Any) -> bool:
     finally:
         call(driver.cuThreadExchangeStreamCaptureMode, before)
     return bool(status != driver.CUresult.CUDA_ERROR_NOT_READY)
+
+
+_retained = Retained()  # for all, because what is kept outlives the objects that keep it
+
+
+def keep_until_done(handle: int, *objects: Any) -> None:
+    """Keep objects until all that is on the stream now is done. The device must be current, the stream not capture."""
+    _retained.keep(handle, *objects)

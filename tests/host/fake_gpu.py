@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nvmath_device.host import copy_kernel, current_device, device_copies, driver, one_call, ordering, streams
+from nvmath_device.host import copy_kernel, current_device, device_copies, driver, one_call, streams
 from nvmath_device.host import cublaslt_calls as calls
 from nvmath_device.host.array_view import ArrayView
 from nvmath_device.host.cublaslt_enums import (
@@ -496,7 +496,7 @@ def install(gpu: FakeGpu, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(current_device, "_handles", {})
     patch.setattr(copy_kernel, "loaded", lambda function: function)
     patch.setattr(device_copies, "_being_read", streams.Retained())
-    patch.setattr(ordering, "_retained", streams.Retained())
+    patch.setattr(streams, "_retained", streams.Retained())
 
 
 @contextmanager

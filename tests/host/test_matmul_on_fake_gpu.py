@@ -22,7 +22,7 @@ from nvmath_device.errors import (
     UnsupportedError,
 )
 from nvmath_device.host import MatmulEpilog as E
-from nvmath_device.host import ordering
+from nvmath_device.host import streams
 from tests.host.fake_gpu import CAPTURING, CUPY_STREAM, TORCH_STREAM, gpu
 
 __all__ = ["gpu"]  # the fixture
@@ -81,7 +81,7 @@ def test_memory_goes_back_when_nobody_uses_it(gpu, package):
             mm.execute()
             assert regions(gpu) == before + workspace + copies + 1
     host.clear_plans()
-    ordering._retained.release_done()
+    streams._retained.release_done()
     assert regions(gpu) == before
 
 

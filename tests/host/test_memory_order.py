@@ -15,7 +15,7 @@ import pytest
 import nvmath_device.host as host
 from nvmath_device.dtypes import float16, float32
 from nvmath_device.errors import ArgumentTypeError, InvalidStateError
-from nvmath_device.host import one_call, ordering
+from nvmath_device.host import one_call, streams
 from nvmath_device.host.array_matchers import matcher
 from nvmath_device.host.arrays import view
 from nvmath_device.host.streams import Retained
@@ -43,11 +43,11 @@ def behind(gpu, monkeypatch):
         return (fakes.Status(0),)
 
     monkeypatch.setattr(gpu.driver, "cuEventRecord", record)
-    monkeypatch.setattr(ordering, "_retained", Retained())
+    monkeypatch.setattr(streams, "_retained", Retained())
 
     def catch_up():
         gpu.driver.done.update(recorded)
-        ordering._retained.release_done()
+        streams._retained.release_done()
         gc.collect()
 
     return catch_up
