@@ -70,7 +70,7 @@ def _torch_matcher(like: Any, mask: int, itemsize: int) -> Matcher | None:
         return 0
 
     def match_with_sign(x: Any) -> int:
-        return 0 if x.is_neg() else match(x)
+        return 0 if type(x) is not kind or x.is_neg() else match(x)
 
     return match if mask >= 2 * itemsize - 1 else match_with_sign
 

@@ -34,7 +34,8 @@ def allocate_with_cuda_core(nbytes: int, device: Device, stream: int) -> Any:
         raise MissingDependencyError(
             "cuda.core is needed for GPU memory of operands without a library of their own: pip install cuda-core"
         ) from error
-    buffer = CoreDevice(device.index).memory_resource.allocate(nbytes, stream=Stream.from_handle(int(stream)))
+    on = getattr(stream, "core", None) or Stream.from_handle(int(stream))
+    buffer = CoreDevice(device.index).memory_resource.allocate(nbytes, stream=on)
     return _Buffer(buffer, stream, device) if type(stream) is StreamHandle else buffer
 
 

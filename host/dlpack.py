@@ -101,7 +101,7 @@ def read_dlpack(x: Any, argument: str, stream: int | None, package: str = "gener
     """
     kind, index = x.__dlpack_device__()
     device = device_of(kind, index, argument)
-    capsule = _capsule(x, {} if device is CPU else {"stream": stream or LEGACY_DEFAULT_STREAM})
+    capsule = _capsule(x, {} if device is CPU else {"stream": int(stream or LEGACY_DEFAULT_STREAM)})
     flags = 0
     if _capsule_is(capsule, b"dltensor_versioned"):
         versioned = Versioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))

@@ -18,24 +18,36 @@ from nvmath_device.host.array_view import Device
 from nvmath_device.host.driver import bindings, call
 
 LEGACY_DEFAULT, LEGACY, PER_THREAD = 0, 1, 2
+_OWNERS = ("cupy", "numba", "cuda.core")
 _ACCEPTED = (
     "None (the current stream of the first operand's library), an object with __cuda_stream__(), a stream of "
     "CuPy, PyTorch or Numba, or a handle as an int"
 )
 
 
+def _nothing(_: object) -> None:
+    pass
+
+
 class StreamHandle(int):
     """The handle of a stream that its library destroys together with an object: it knows whether that is still there.
 
     A destroyed stream must not be named to the driver, which reads freed memory then.
+
+    Attributes:
+        owner: gives the object, or ``None`` when it is gone.
+        core: the stream of cuda.core that this is of, kept alive; memory of cuda.core shares it. ``None`` for others.
     """
 
     def __new__(cls, handle: int, owner: Any) -> StreamHandle:
         self = super().__new__(cls, handle)
-        self.owner = weakref.ref(owner)
+        # Python 3.14 lets a weak reference live until finalizers have run, unless it has a callback.
+        self.owner = weakref.ref(owner, _nothing)
+        self.core = owner if type(owner).__module__.startswith("cuda.core") else None
         return self
 
     owner: weakref.ref[Any]
+    core: Any
 
 
 def is_gone(handle: int) -> bool:
@@ -46,7 +58,7 @@ def is_gone(handle: int) -> bool:
 def _handle_of(number: int, stream: Any) -> int:
     """The handle of a stream object, as a number."""
     kind = type(stream)
-    owns = number > PER_THREAD and kind.__name__ == "Stream" and kind.__module__.partition(".")[0] in ("cupy", "numba")
+    owns = number > PER_THREAD and kind.__name__ == "Stream" and kind.__module__.startswith(_OWNERS)
     return StreamHandle(number, stream) if owns else number
 
 
@@ -58,7 +70,8 @@ def stream_handle(stream: Any, package: str, device: Device, argument: str = "st
     stream: its arrays are ordered through DLPack instead.
 
     The caller keeps the stream alive while work on it is pending, and one that is given as an integer or by an object
-    of other libraries than CuPy and Numba as long as arrays that were made on it, and :class:`Matmul` objects.
+    of other libraries than CuPy, Numba and cuda.core as long as arrays that were made on it, and objects that were
+    planned on it.
 
     Raises:
         ArgumentTypeError: not a stream.

@@ -19,7 +19,7 @@ from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import Recipe
 
 SCHEMA = 2  # raise it when the same recipe would give different code or different meta
-CODE_KIND, SUGGESTION_KIND, FFT_TRAITS_KIND = "ltoir", "gemm-suggestions", "fft-traits"
+CODE_KIND, SUGGESTION_KIND, FFT_TRAITS_KIND, FFT_SYMBOLS_KIND = "ltoir", "gemm-suggestions", "fft-traits", "fft-symbols"
 # Variables by which libmathdx itself lets its user change what it compiles.
 LIBMATHDX_VARIABLES = (
     "LIBMATHDX_NVRTC_ARGS_EXTRA",
@@ -85,17 +85,27 @@ def fft_traits(recipe: Recipe) -> dict[str, Any]:
     Raises:
         CodegenError: this combination has no implementation on the target.
     """
+    return _asked(FFT_TRAITS_KIND, "fft_traits", recipe)
+
+
+def fft_symbols(recipe: Recipe) -> dict[str, str]:
+    """Names of the functions of a recipe that do not execute, by role. libmathdx names them, at once, as for traits."""
+    return _asked(FFT_SYMBOLS_KIND, "fft_symbols", recipe)
+
+
+def _asked(kind: str, job: str, recipe: Recipe) -> dict[str, Any]:
+    """What libmathdx answers in no time, asked in this process."""
 
     def ask() -> tuple[dict[str, Any], bytes]:
         from nvmath_device.lto import worker
 
         if toolchain.matches_loaded(toolchain.fingerprint()):
-            return worker.ask_fft_traits(recipe), b""
+            return worker.perform(job, recipe)
         # Another component of this program has loaded a library of its own; a new process finds ours.
-        ((_, meta, blob),) = generate([("fft_traits", recipe)])
+        ((_, meta, blob),) = generate([(job, recipe)])
         return meta, blob
 
-    return dict(_store.default_store().get_or_create(FFT_TRAITS_KIND, _key(recipe), ask).meta)
+    return dict(_store.default_store().get_or_create(kind, _key(recipe), ask).meta)
 
 
 def fft_knobs(recipe: Recipe, knobs: tuple[str, ...]) -> list[tuple[int, ...]]:

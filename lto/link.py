@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LTO-IR and PTX to machine code with nvJitLink; needs no GPU and no driver."""
+"""LTO-IR, PTX and machine code to one program with nvJitLink; needs no GPU and no driver."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from nvmath_device.errors import LinkError
 from nvmath_device.lto import toolchain
 from nvmath_device.targets import ComputeCapability
+
+# What can be linked. An object is a host's object file with device code in it, a library an archive of these.
+KINDS = ("ltoir", "ptx", "cubin", "fatbin", "object", "library")
 
 # What ptxas says -> what to do.
 _ADVICE = {
@@ -23,11 +26,18 @@ _ADVICE = {
 }
 
 
-def link(modules: Sequence[tuple[str, bytes]], *, sm: ComputeCapability, output: str = "cubin") -> bytes:
-    """Link ``(kind, code)`` modules, kind ``"ltoir"`` or ``"ptx"``, for one target.
+def link(
+    modules: Sequence[tuple[str, bytes]],
+    *,
+    sm: ComputeCapability,
+    output: str = "cubin",
+    optimize: bool = True,
+) -> bytes:
+    """Link ``(kind, code)`` modules, kind one of :data:`KINDS`, for one target.
 
-    ``output`` is ``"cubin"`` or ``"ptx"``. Unused variables are dropped: without that a GEMM kernel of 7 KB
-    carries 2.9 MB of constants and names.
+    ``output`` is ``"cubin"`` or ``"ptx"``; PTX has what LTO-IR and PTX there is among the modules. Unused variables
+    are dropped: without that a GEMM kernel of 7 KB carries 2.9 MB of constants and names. Without ``optimize``
+    code is slow, large and spills.
 
     Raises:
         LinkError: with nvJitLink's log, or because compiler and linker versions do not go together.
@@ -35,13 +45,13 @@ def link(modules: Sequence[tuple[str, bytes]], *, sm: ComputeCapability, output:
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     toolchain.check_link_compatible()
-    make = {"ltoir": ObjectCode.from_ltoir, "ptx": ObjectCode.from_ptx}
-    codes = [make[kind](code, name=f"{kind}_{i}") for i, (kind, code) in enumerate(modules)]
+    codes = [getattr(ObjectCode, f"from_{kind}")(code, name=f"{kind}_{i}") for i, (kind, code) in enumerate(modules)]
     options = LinkerOptions(
         arch=sm.sm,
         # Asked for without any LTO-IR, nvJitLink fails for want of a module to optimise.
         link_time_optimization=True if any(kind == "ltoir" for kind, _ in modules) else None,
         ptx=True if output == "ptx" else None,
+        optimization_level=None if optimize else 0,
         optimize_unused_variables=True,
     )
     started = time.monotonic()
@@ -51,7 +61,7 @@ def link(modules: Sequence[tuple[str, bytes]], *, sm: ComputeCapability, output:
     except Exception as error:
         hint = next((f"\n{advice}" for text, advice in _ADVICE.items() if text in str(error)), "")
         raise LinkError(f"nvJitLink could not link {len(codes)} modules for {sm.sm}: {error}{hint}") from error
-    binary = bytes(result.code)
+    binary = bytes(result.code).rstrip(b"\0") if output == "ptx" else bytes(result.code)
     logging.getLogger("nvmath_device").info(
         "linked a %s for %s in %.1f s (%d bytes)",
         output,

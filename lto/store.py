@@ -57,12 +57,15 @@ Created = tuple[Meta, bytes] | tuple[int, Meta, bytes]
 
 
 class EntryInfo:
-    """One entry on disk. ``size``: of the file, in bytes. ``mtime``: last use, in seconds since the epoch."""
+    """One entry on disk, without its blob.
 
-    __slots__ = ("key", "kind", "mtime", "path", "size")
+    ``size``: of the file, in bytes. ``mtime``: last use, in seconds since the epoch.
+    """
 
-    def __init__(self, kind: str, key: Key, size: int, mtime: float, path: Path) -> None:
-        self.kind, self.key, self.size, self.mtime, self.path = kind, key, size, mtime, path
+    __slots__ = ("key", "kind", "meta", "mtime", "path", "size")
+
+    def __init__(self, kind: str, key: Key, meta: Meta, size: int, mtime: float, path: Path) -> None:
+        self.kind, self.key, self.meta, self.size, self.mtime, self.path = kind, key, meta, size, mtime, path
 
     def __repr__(self) -> str:
         return f"EntryInfo(kind={self.kind!r}, key={self.key!r}, size={self.size}, path={str(self.path)!r})"
@@ -352,8 +355,8 @@ class Store:
         for path, status in store_files.scan(self._base):
             read = store_files.read_entry(path, with_blob=False)
             if read is not None:
-                header = read[0]
-                yield EntryInfo(header["kind"], header["key"], status.st_size, status.st_mtime, _path(path))
+                h = read[0]
+                yield EntryInfo(h["kind"], h["key"], h["meta"], status.st_size, status.st_mtime, _path(path))
 
     def size_bytes(self) -> int:
         """Total size of the entries' files, in bytes."""

@@ -14,6 +14,7 @@ import os
 import site
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nvmath_device.errors import LinkError, MissingDependencyError, NoDeviceError
@@ -31,10 +32,21 @@ _WHEELS = {
     },
 }
 _WORDS = {"mathdx": "libmathdx", "nvrtc": "NVRTC", "nvJitLink": "nvJitLink"}
+# What kernels are compiled and linked with: distributions in the order in which they are preferred.
+_LINK_WHEELS = {
+    "nvJitLink": ("nvidia_nvjitlink", "nvidia_nvjitlink_cu12"),
+    "nvvm": ("nvidia_nvvm", "nvidia_cuda_nvcc_cu12"),
+    "nvrtc": ("nvidia_cuda_nvrtc", "nvidia_cuda_nvrtc_cu12"),
+    "libdevice": ("nvidia_cuda_nvcc_cu12", "nvidia_nvvm"),
+    "cudadevrt": ("nvidia_cuda_runtime_cu12", "nvidia_cuda_runtime"),
+}
+_LINK_LIBRARIES = {"nvJitLink": "nvjitlink", "nvvm": "nvvm", "nvrtc": "nvrtc"}
+_LIBDEVICE = os.path.join("nvvm", "libdevice", "libdevice.10.bc")
 
 _lock = threading.RLock()
 _loaded: dict[str, tuple[ctypes.CDLL, str]] = {}
 _fingerprint: str | None = None
+_link_fingerprint: str | None = None
 
 
 def load_mathdx() -> ctypes.CDLL:
@@ -107,6 +119,75 @@ def fingerprint() -> str:
             wheels = _wheel_versions(site_directories())
             _fingerprint = "mathdx-{}/nvrtc-{}".format(*wheels) if wheels else _loaded_fingerprint()
         return _fingerprint
+
+
+def link_fingerprint() -> str:
+    """What a new process of this interpreter compiles and links kernels with, generated code aside.
+
+    ``"nvjitlink-13.5.37/nvvm-13.5.37/nvrtc-13.5.37/libdevice-13.5.37/cudadevrt-13.5.37"``. The rule, for each:
+
+    1. Where its wheel is installed once in the interpreter's site-packages, the version in the name of its
+       ``.dist-info`` folder counts, and no library is loaded. CUDA 13 goes before CUDA 12 for libraries, as
+       pathfinder has it, and after it for libdevice and cudadevrt, as Numba has it, which also prefers conda's.
+    2. Otherwise the file that is used counts: the three libraries are loaded, and size and time of last change of
+       the file they came from are the text, since their versions tell too little (that of NVVM never changes).
+       Libdevice counts by its content; cudadevrt, which only kernels that synchronise their grid need, by its file,
+       and ``none`` where there is none.
+
+    Equal texts mean equal tools, as far as a wheel's version says so. The same tool from two sources, or on two
+    machines without wheels, may have two texts: kernels are then compiled twice, never confused. The first answer is
+    kept for the life of the process; whoever files what it has compiled must ask :func:`link_matches_loaded` before.
+
+    Raises :class:`MissingDependencyError` where one of the first four cannot be found.
+    """
+    global _link_fingerprint
+    with _lock:
+        if _link_fingerprint is None:
+            found = _link_wheels(site_directories())
+            if _is_conda():
+                found.pop("libdevice", None)
+                found.pop("cudadevrt", None)
+            tools = {key: found.get(name) or _file_version(name) for name, key in _LINK_LIBRARIES.items()}
+            tools["libdevice"] = found.get("libdevice") or _libdevice_version()
+            tools["cudadevrt"] = found.get("cudadevrt") or _cudadevrt_version()
+            _link_fingerprint = "/".join(f"{name}-{version}" for name, version in tools.items())
+        return _link_fingerprint
+
+
+def header_fingerprint() -> str:
+    """Which CUDA headers are used: the versions of all NVIDIA wheels, which share one include folder.
+
+    Raises :class:`MissingDependencyError` where the headers do not come from wheels, so that nothing tells their
+    version.
+    """
+    for directory in site_directories():
+        found = sorted(_distributions(directory))
+        if any(name in ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu12") for name, _ in found):
+            return "/".join(f"{name}-{version}" for name, version in found)
+    raise MissingDependencyError("The CUDA headers do not come from the package nvidia-cuda-runtime")
+
+
+def link_matches_loaded(text: str) -> bool:
+    """Whether a link fingerprint is true of the nvJitLink, NVVM and NVRTC that this process has loaded. Loads them.
+
+    What came from a wheel is compared by the folder it was loaded from, and nvJitLink by its version, too; anything
+    else by its file. The other two are no libraries, so nobody else can have loaded another.
+    """
+    said = dict(part.partition("-")[::2] for part in text.split("/"))
+    wheels = _link_wheels(site_directories())
+    for name, key in _LINK_LIBRARIES.items():
+        path = library_path(name)
+        if path is None or key not in said:
+            return False
+        if said[key] != wheels.get(name):
+            matches = said[key] == _file_version(name)
+        else:
+            matches = any(_is_below(path, directory) for directory in site_directories())
+            if name == "nvJitLink":
+                matches &= f"{said[key]}.".startswith("{}.{}.".format(*nvjitlink_version()))
+        if not matches:
+            return False
+    return True
 
 
 def matches_loaded(text: str) -> bool:
@@ -290,3 +371,65 @@ def _loaded_fingerprint() -> str:
     if file_version.startswith(nvrtc + "."):
         nvrtc = file_version
     return f"mathdx-{mathdx}/nvrtc-{nvrtc}"
+
+
+def _link_wheels(directories: list[str]) -> dict[str, str]:
+    """Versions of the tools that come from a wheel; those are left out of which that is not certain."""
+    installed = [_by_name(_distributions(directory)) for directory in directories]
+    found = {}
+    for tool, names in _LINK_WHEELS.items():
+        versions = next((d[name] for name in names for d in installed if name in d), ())
+        if len(versions) == 1:
+            found[tool] = versions[0]
+    return found
+
+
+def _by_name(distributions: list[tuple[str, str]]) -> dict[str, list[str]]:
+    """All versions under each name."""
+    versions: dict[str, list[str]] = {}
+    for name, version in distributions:
+        versions.setdefault(name, []).append(version)
+    return versions
+
+
+def _file_version(name: str) -> str:
+    """A library by the file it was loaded from."""
+    return _size_and_time(_load(name)[1])
+
+
+def _size_and_time(path: str) -> str:
+    status = os.stat(path)
+    return f"{status.st_size:x}.{status.st_mtime_ns:x}"
+
+
+def _libdevice_version() -> str:
+    """A digest of libdevice."""
+    import hashlib
+
+    for folder in _toolkit_folders("cuda_nvcc"):
+        with suppress(OSError), open(os.path.join(folder, _LIBDEVICE), "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()[:32]
+    raise MissingDependencyError(f"libdevice.10.bc is not found. {_install_advice()}")
+
+
+def _cudadevrt_version() -> str:
+    for folder in _toolkit_folders("cuda_runtime"):
+        for library in ("lib64", "lib"):
+            with suppress(OSError):
+                return _size_and_time(os.path.join(folder, library, "libcudadevrt.a"))
+    return "none"
+
+
+def _toolkit_folders(cu12_wheel: str) -> list[str]:
+    """Where Numba looks for files of the toolkit that are no libraries, in its order."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    wheels = [os.path.join(d, "nvidia", wheel) for wheel in (cu12_wheel, "cu13") for d in site_directories()]
+    return [*([sys.prefix] if _is_conda() else ()), *wheels, *([home] if home else ()), "/usr/local/cuda"]
+
+
+def _is_conda() -> bool:
+    return os.path.isdir(os.path.join(sys.prefix, "conda-meta"))
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.realpath(directory) + os.sep)

@@ -53,9 +53,10 @@ _REAL_OPTIONS = (enums.FftComplexLayout, enums.FftRealMode)
 
 def perform(job: str, recipe: Recipe) -> tuple[dict[str, Any], bytes]:
     """Do one job in this process."""
-    if job == "fft_traits":
-        return ask_fft_traits(recipe), b""
-    return {"code": generate_code, "gemm_suggestions": ask_gemm_suggestions}[job](recipe)
+    if job == "code":
+        return generate_code(recipe)
+    ask = {"fft_traits": ask_fft_traits, "fft_symbols": ask_fft_symbols, "gemm_suggestions": ask_gemm_suggestions}
+    return ask[job](recipe), b""
 
 
 def generate_code(recipe: Recipe) -> tuple[dict[str, Any], bytes]:
@@ -70,17 +71,27 @@ def generate_code(recipe: Recipe) -> tuple[dict[str, Any], bytes]:
             code.set_str(enums.Option.EXTRA_NVRTC_ARGS, "-gen-opt-lto")  # 5.4 -> 2.0 MB, same machine code
         code.finalize(descriptor)
         (ltoir,) = code.ltoirs()
-        functions = operators.get("DEVICE_FUNCTION", ())
-        symbols = {f: descriptor.trait_str(enums.FftTraitType[f"SYMBOL_{f}_NAME"]) for f in functions}
+        symbols = _symbols(descriptor, recipe)
     return {"symbol": recipe.symbol, "symbols": symbols}, ltoir
 
 
-def ask_gemm_suggestions(recipe: Recipe) -> tuple[dict[str, Any], bytes]:
+def ask_gemm_suggestions(recipe: Recipe) -> dict[str, Any]:
     with open_descriptor(recipe) as descriptor:
         return {
             "block_dim": list(descriptor.trait_int64s(enums.BlasTraitType.SUGGESTED_BLOCK_DIM)),
             "leading_dimension": list(descriptor.trait_int64s(enums.BlasTraitType.SUGGESTED_LEADING_DIMENSION)),
-        }, b""
+        }
+
+
+def ask_fft_symbols(recipe: Recipe) -> dict[str, str]:
+    """Names of the functions that do not execute, by role, before any code is made."""
+    with open_descriptor(recipe) as descriptor:
+        return _symbols(descriptor, recipe)
+
+
+def _symbols(descriptor: Any, recipe: Recipe) -> dict[str, str]:
+    functions = dict(recipe.operators).get("DEVICE_FUNCTION", ())
+    return {f: descriptor.trait_str(enums.FftTraitType[f"SYMBOL_{f}_NAME"]) for f in functions}
 
 
 def ask_fft_traits(recipe: Recipe) -> dict[str, Any]:

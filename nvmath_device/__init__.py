@@ -34,13 +34,17 @@ _HOME = {
     "nvmath_device.targets": ("ComputeCapability", "MAX_SUPPORTED_CC"),
     "nvmath_device.shared_storage": ("SharedStorageCalc",),
     "nvmath_device.shared_arrays": ("shared",),
+    "nvmath_device.launch_limits": ("DeviceLimits", "Fit"),
+    "nvmath_device.kernel_report": ("KernelReport",),
+    "nvmath_device.shared_layout": ("SharedLayout", "shared_layout", "shared_overlay"),
     "nvmath_device.vector_types": (
         "float16x2", "float16x4", "float32x2", "float32x4", "float64x2", "float64x4", "uint32x4",
     ),
     "nvmath_device.export": (
         "Code", "CodeType", "ISAVersion", "compile_blas_execute", "compile_fft_execute", "current_device_lto",
     ),
-    "nvmath_device.aot": ("compile", "CompiledKernel"),
+    "nvmath_device.kernels": ("jit", "Kernel"),
+    "nvmath_device.aot": ("compile", "CompiledKernel", "LaunchRecord"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

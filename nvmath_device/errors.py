@@ -47,6 +47,28 @@ class LinkError(NvmathDeviceError, RuntimeError):
     """nvJitLink could not link. The message carries its log."""
 
 
+class LaunchError(NvmathDeviceError, ValueError):
+    """A launch cannot fit the device or the kernel; it was not made.
+
+    ``kernel`` names the kernel. ``what`` is what is missing first (``"shared memory"``, ``"threads"``, ``"registers"``,
+    ...), ``need`` and ``limit`` are how much of it the launch needs and how much there is.
+    """
+
+    def __init__(self, message: str, *, kernel: str = "", what: str = "", need: int = 0, limit: int = 0) -> None:
+        super().__init__(message)
+        self.kernel = kernel
+        self.what = what
+        self.need = need
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_launch_error, (self.args[0], self.kernel, self.what, self.need, self.limit))
+
+
+def _rebuild_launch_error(text: str, kernel: str, what: str, need: int, limit: int) -> LaunchError:
+    return LaunchError(text, kernel=kernel, what=what, need=need, limit=limit)
+
+
 class HostLibraryError(NvmathDeviceError, RuntimeError):
     """cuBLASLt refused or failed. ``function`` names the call, ``status`` is its status, ``log`` its text or ``""``."""
 

@@ -20,6 +20,8 @@ from nvmath_device.targets import ComputeCapability, compute_capability
 if TYPE_CHECKING:
     import numpy as np
 
+    from nvmath_device.launch_limits import Fit
+
 
 class FFT:
     """A batch of one-dimensional FFTs in a kernel, by a block of threads or by each thread (cuFFTDx).
@@ -260,6 +262,22 @@ class FFT:
         groups = t.ffts_per_block // t.implicit_type_batching
         data = max(t.input_length * t.input_type.itemsize, t.output_length * t.output_type.itemsize)
         return max(groups * data, t.shared_memory_size)
+
+    def fits(self, *, shared: int = 0, data_in_shared: bool = False, sm: Any = None) -> Fit:
+        """Whether a block has the shared memory and the threads for this FFT, and how many blocks run at a time.
+
+        Args:
+            shared: bytes of shared memory that the kernel needs for anything else.
+            data_in_shared: count :attr:`shared_storage_size`, for ``execute(shared_mem)``, instead of
+                :attr:`shared_memory_size`. Block execution only.
+            sm: the target; default is this FFT's own, else the current device.
+
+        An FFT in Thread execution takes no shared memory and sets no block; a warp is counted. Registers are not known
+        before there is a kernel, so they do not count: ``blocks_per_multiprocessor`` is an upper bound.
+        """
+        from nvmath_device.descriptor_fit import fft_fit
+
+        return fft_fit(self, shared, data_in_shared, sm)
 
     # -- in kernels ------------------------------------------------------------------------------------------
 

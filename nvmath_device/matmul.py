@@ -34,6 +34,7 @@ from nvmath_device.targets import SIMULATED_CC, ComputeCapability, compute_capab
 if TYPE_CHECKING:
     import numpy as np
 
+    from nvmath_device.launch_limits import Fit
     from nvmath_device.lto.recipes import Recipe
 
 
@@ -391,6 +392,20 @@ class Matmul:
         for layout, value, alignment in zip(layouts, self.descriptor.value_types, self.alignment, strict=False):
             calc.add(max(alignment, 16), value.itemsize, layout)
         return calc.get()
+
+    def fits(self, *, shared: int = 0, sm: Any = None) -> Fit:
+        """Whether a block has the shared memory and the threads for A, B and C, and how many blocks run at a time.
+
+        Args:
+            shared: bytes of shared memory that the kernel needs for anything else.
+            sm: the target; default is this descriptor's own, else the current device.
+
+        Registers are not known before there is a kernel, so they do not count: ``blocks_per_multiprocessor`` is an
+        upper bound. ``kernel.fits`` counts them.
+        """
+        from nvmath_device.descriptor_fit import matmul_fit
+
+        return matmul_fit(self, shared, sm)
 
     def valid(self, *knobs: str) -> list[tuple[Dim3, ...]]:
         """Advised values of a knob; ``"block_dim"`` is the only one. Any block of 32 to 1024 threads is legal."""

@@ -15,6 +15,7 @@ EXAMPLES = REPOSITORY / "examples"
 
 # How many errors each example prints, one for each result it checks.
 CHECKED_RESULTS = {
+    "ahead_of_time": 1,
     "batched_gemm": 1,
     "digits_classifier": 2,
     "fft_2d": 1,

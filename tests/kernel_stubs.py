@@ -50,14 +50,21 @@ BLOCK_TRAITS = {
 def asked(monkeypatch):
     """The recipes that code was asked for, in order; none of them is generated."""
     from nvmath_device import fft
-    from nvmath_device.numba_backend import emit
+    from nvmath_device.numba_backend import generated
 
     recipes = []
 
-    def code(recipe):
-        recipes.append(recipe)
-        operators = dict(recipe.operators)
-        return Code(recipe.symbol, b"", {f: f"{recipe.symbol}_{f}" for f in operators.get("DEVICE_FUNCTION", ())})
+    class Asked(generated.Generated):
+        def __init__(self, recipe, block):
+            super().__init__(recipe, block)
+            self.code = Code(recipe.symbol, b"", {})
+            recipes.append(recipe)
+            kept.append(self)  # one object a recipe, as long as the test runs
+
+    kept = []
+
+    def fft_symbols(recipe):
+        return {f: f"{recipe.symbol}_{f}" for f in dict(recipe.operators)["DEVICE_FUNCTION"]}
 
     def fft_traits(recipe):
         block = dict(recipe.operators)["EXECUTION"] == "BLOCK"
@@ -73,12 +80,12 @@ def asked(monkeypatch):
             **(half if dict(recipe.operators)["PRECISION"] == "F16" else {}),
         }
 
-    monkeypatch.setattr("nvmath_device.lto.codegen.code", code)
+    monkeypatch.setattr(generated, "Generated", Asked)
+    monkeypatch.setattr("nvmath_device.lto.codegen.fft_symbols", fft_symbols)
     monkeypatch.setattr("nvmath_device.lto.codegen.fft_traits", fft_traits)
     # Nothing made up may reach other tests, nor anything real these.
     forget_what_is_cached = (
-        emit._linkable.cache_clear,
-        emit._in_use.clear,
+        generated.forget,
         fft.traits_of.cache_clear,
         fft._concrete.cache_clear,
     )

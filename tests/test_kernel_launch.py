@@ -16,7 +16,9 @@ from numba.cuda.types import complex64, float32, void
 
 import nvmath_device as nd
 from nvmath_device.errors import InvalidArgumentError
-from nvmath_device.numba_backend import emit
+from nvmath_device.lto.codegen import Code
+from nvmath_device.numba_backend import generated
+from nvmath_device.numba_backend.compiling import compile_modules
 from tests.kernel_stubs import (
     MM,
     THREAD,
@@ -27,6 +29,7 @@ from tests.kernel_stubs import (
 )
 
 VECTOR = float32[::1]
+REAL_GENERATED = generated.Generated
 
 
 def bounds(ptx):
@@ -71,15 +74,75 @@ def test_a_target_that_is_not_known_is_named(cc):
         cuda.compile(execute(MM), void(VECTOR, VECTOR, VECTOR), abi="numba", cc=cc, output="ptx")
 
 
-def test_generated_code_is_kept_for_its_kernels_and_not_for_ever():
+def recipe_of(n):
+    return matmul(size=(n, 8, 8)).resolved(nd.ComputeCapability(9, 0)).recipe("SMEM")
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Lists of the recipes that were generated together; a symbol is the code."""
+    together = []
+
+    def codes(recipes):
+        together.append(list(recipes))
+        return [Code(recipe.symbol, recipe.symbol.encode(), {}) for recipe in recipes]
+
+    monkeypatch.setattr(generated, "Generated", REAL_GENERATED)
+    monkeypatch.setattr("nvmath_device.lto.codegen.codes", codes)
+    return together
+
+
+def test_generated_code_is_kept_for_its_kernels_and_not_for_ever(made):
     """2 to 8 MB each: a program that tries a thousand descriptors shall not hold gigabytes."""
-    used = emit._linkable(MM.resolved(nd.ComputeCapability(9, 0)).recipe("SMEM"))
-    recipes = [matmul(size=(n, 8, 8)).resolved(nd.ComputeCapability(9, 0)).recipe("SMEM") for n in range(1, 101)]
-    made = [weakref.ref(emit._linkable(recipe)) for recipe in recipes]
+    used = generated.generated(recipe_of(101), None)
+    assert used.data
+    references = []
+    for n in range(1, 101):
+        code = generated.generated(recipe_of(n), None)
+        assert code.data == recipe_of(n).symbol.encode()
+        references.append(weakref.ref(code))
+    del code
     gc.collect()
-    assert sum(reference() is not None for reference in made) <= 40
+    assert sum(reference() is not None for reference in references) <= 40
     # What a kernel still holds stays one object: Numba links distinct objects twice.
-    assert emit._linkable(MM.resolved(nd.ComputeCapability(9, 0)).recipe("SMEM")) is used
+    assert generated.generated(recipe_of(101), None) is used
+
+
+def test_a_kernel_that_uses_eight_descriptors_has_them_generated_together(made):
+    gemms = [matmul(size=(n, 8, 8)) for n in range(1, 9)]
+    body = "".join(f"    g{i}.execute(1.0, a, b, 0.0, c)\n" for i in range(8))
+    scope = {f"g{i}": gemm for i, gemm in enumerate(gemms)}
+    exec(f"def kernel(a, b, c):\n{body}", scope)
+    modules = compile_modules(scope["kernel"], void(VECTOR, VECTOR, VECTOR), nd.ComputeCapability(9, 0), {})
+    assert [len(recipes) for recipes in made] == [8]
+    assert {code for _, code in modules.linked} == {recipe_of(n).symbol.encode() for n in range(1, 9)}
+
+
+def test_numba_asking_for_one_code_has_those_of_the_kernel_generated_together(made):
+    """numba.cuda.jit links one after the other: the first makes all that are missing, the others are there."""
+    gemms = [matmul(size=(n, 8, 8)) for n in (1, 2, 3)]
+    first, second, third = gemms
+
+    def kernel(a, b, c):
+        first.execute(1.0, a, b, 0.0, c)
+        second.execute(1.0, a, b, 0.0, c)
+        third.execute(1.0, a, b, 0.0, c)
+
+    codes, _ = cuda.compile_all(
+        kernel, void(VECTOR, VECTOR, VECTOR), device=False, abi="numba", cc=(9, 0), output="ptx"
+    )
+    assert made == []
+    assert len({code.data for code in codes[1:]}) == 3
+    assert [len(recipes) for recipes in made] == [3]
+
+
+def test_code_that_no_kernel_wants_any_more_is_not_generated(made):
+    """A kernel that failed to compile after some of its calls were met leaves nothing to be made."""
+    dropped = generated.generated(recipe_of(1), None)
+    del dropped
+    gc.collect()
+    assert generated.generated(recipe_of(2), None).data
+    assert [[r.symbol for r in recipes] for recipes in made] == [[recipe_of(2).symbol]]
 
 
 def debug_checks_of(kernel, monkeypatch, *arguments):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nvmath_device.dtypes import ElementType
     from nvmath_device.matmul import Matmul
+    from nvmath_device.shared_layout import SharedLayout
     from nvmath_device.vector_types import VectorType
 
 
@@ -23,7 +24,7 @@ def _install() -> None:
     """Register everything, once, and make a compilation that is already running see it."""
     from numba.cuda.descriptor import cuda_target
 
-    from nvmath_device.numba_backend import copies, fft, matmul, shared, vectors  # noqa: F401  (registers on import)
+    from nvmath_device.numba_backend import copies, fft, matmul, shared, shared_layout, vectors  # noqa: F401  (registers on import)
 
     cuda_target.typing_context.refresh()
     cuda_target.target_context.refresh()
@@ -51,6 +52,14 @@ def shared_type() -> Any:
     from nvmath_device.numba_backend.shared import SharedType
 
     return SharedType()
+
+
+def shared_layout_type(layout: SharedLayout) -> Any:
+    """The Numba type of a :class:`~nvmath_device.SharedLayout`."""
+    _install()
+    from nvmath_device.numba_backend.shared_layout import SharedLayoutType
+
+    return SharedLayoutType(layout)
 
 
 def dtype_type(element: ElementType) -> Any:

@@ -131,6 +131,16 @@ def check_aligned(context: Any, builder: Any, name: str, argument: str, pointer:
     )
 
 
+def check_dynamic_shared(context: Any, builder: Any, name: str, need: int) -> None:
+    """The launch has at least ``need`` bytes of dynamic shared memory."""
+    read = ir.InlineAsm(ir.FunctionType(ir.IntType(32), []), "mov.u32 $0, %dynamic_smem_size;", "=r", side_effect=True)
+    size = builder.call(read, [])
+    enough = builder.icmp_unsigned(">=", size, ir.Constant(size.type, need))
+    _fail_unless(
+        context, builder, enough, f"{name} ends {need} bytes into the dynamic shared memory; the launch has less of it"
+    )
+
+
 def check_shared(context: Any, builder: Any, name: str, argument: str, pointer: Any) -> None:
     """The pointer leads into shared memory."""
     byte_pointer = ir.IntType(8).as_pointer()

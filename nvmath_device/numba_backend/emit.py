@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
-from weakref import WeakValueDictionary
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.cudadrv.linkable_code import LTOIR
 from numba.cuda.debuginfo import DIBuilder
 
 from nvmath_device.descriptors import MAX_ALIGNMENT_BYTES
@@ -17,7 +14,7 @@ from nvmath_device.dtypes import ValueType
 from nvmath_device.lto import codegen
 from nvmath_device.lto.recipes import Recipe
 from nvmath_device.numba_backend.element_types import element_numba, scalar_type
-from nvmath_device.numba_backend.loading import allow_dynamic_shared_memory
+from nvmath_device.numba_backend.generated import RequiredBlock, generated
 from nvmath_device.numba_backend.objects import is_debug
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -26,41 +23,26 @@ _INT32 = ir.IntType(32)
 _WARNING, _OVERRIDE = 2, 4  # what LLVM is to do about module flags that differ
 
 
-class _Linkable(LTOIR):
-    """Generated code as Numba links it."""
-
-    def __init__(self, code: codegen.Code) -> None:
-        super().__init__(code.ltoir, name=code.symbol, setup_callback=allow_dynamic_shared_memory)
-        self.code = code
-
-
-_in_use: WeakValueDictionary[Recipe, _Linkable] = WeakValueDictionary()
-
-
-@lru_cache(maxsize=32)  # 2 MB each; what outlives its kernels is not generated again where the store is off
-def _linkable(recipe: Recipe) -> _Linkable:
-    """One object a recipe: Numba links every distinct object once, so equal code must be the same object."""
-    found = _in_use.get(recipe)
-    if found is None:
-        found = _in_use[recipe] = _Linkable(codegen.code(recipe))
-    return found
-
-
 def call_generated(
-    context: Any, builder: Any, recipe: Recipe, arguments: list[Any], *, function: str | None = None
+    context: Any,
+    builder: Any,
+    recipe: Recipe,
+    arguments: list[Any],
+    *,
+    function: str | None = None,
+    block: RequiredBlock | None = None,
 ) -> None:
-    """Call a void function of ``recipe`` with pointers, and have its code linked into the kernel.
+    """Call a void function of ``recipe`` with pointers, and have its code linked into the kernel, where it is made.
 
-    ``function`` is the role of one that does not execute, as in the recipe. The declaration is exactly
+    ``function`` is the role of one that does not execute, as in the recipe; ``block`` what the function must be called
+    by, where it is not one thread alone. The declaration is exactly
     libmathdx's prototype, ``void f(void*, ...)``: under link-time optimisation a declaration that differs is
     not noticed by anybody.
     """
-    linkable = _linkable(recipe)
-    code = linkable.code
-    context.active_code_library.add_linking_file(linkable)
+    context.active_code_library.add_linking_file(generated(recipe, block))
     raise_alignment(builder)
     _yield_debug_version(builder.module)
-    name = code.symbol if function is None else code.symbols[function]
+    name = recipe.symbol if function is None else codegen.fft_symbols(recipe)[function]
     callee = builder.module.globals.get(name)
     if callee is None:
         prototype = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER] * len(arguments))
@@ -97,24 +79,36 @@ def bound_threads(builder: Any, threads: int) -> None:
     """Promise the compiler that the function being compiled runs with at most so many threads a block.
 
     The counterpart of ``__launch_bounds__``: without it a function may take so many registers that its block
-    does not fit. Several promises about one function become the largest. It has an effect on kernels only, and
-    a ``launch_bounds`` of the user's own beside it has none on the number of threads.
+    does not fit. It has an effect on kernels only, and a ``launch_bounds`` of the user's own beside it has none on the
+    number of threads.
 
     Not with ``debug=True``: generated code is then called, not inlined, and the linker refuses a kernel that may
     have fewer registers than it. So a wrong block starts, too, and its check can name it.
     """
-    if is_debug():
-        return
-    module, function = builder.module, builder.function
-    annotations = cgutils.get_or_insert_named_metadata(module, "nvvm.annotations")
+    if not is_debug():
+        bound_function(builder.function, threads)
+
+
+def bound_function(function: Any, threads: int) -> None:
+    """The same promise about a function. Several promises about one become the largest."""
+    annotations = cgutils.get_or_insert_named_metadata(function.module, "nvvm.annotations")
     for node in list(annotations.operands):
         subject, name, value = node.operands
         if subject is function and getattr(name, "string", None) == "maxntidx":
             if value.constant >= threads:
                 return
             annotations.operands.remove(node)
-    promise = (function, ir.MetaDataString(module, "maxntidx"), ir.Constant(ir.IntType(32), threads))
-    annotations.add(module.add_metadata(promise))
+    annotate(function, "maxntidx", threads)
+
+
+def annotate(function: Any, name: str, value: int) -> None:
+    """Tell NVVM something about a kernel, such as ``maxnreg``, the registers a thread may have.
+
+    Asked for at the link, that limit is not kept for kernels with a bound on their threads.
+    """
+    annotations = cgutils.get_or_insert_named_metadata(function.module, "nvvm.annotations")
+    said = (function, ir.MetaDataString(function.module, name), ir.Constant(_INT32, value))
+    annotations.add(function.module.add_metadata(said))
 
 
 def array_struct(context: Any, builder: Any, array_type: Any, array: Any) -> Any:

@@ -12,6 +12,7 @@ from nvmath_device.fft import FFT, traits_of
 from nvmath_device.fft_descriptor import BLOCK, FftDescriptor
 from nvmath_device.numba_backend import debug_checks, emit, fft_copies
 from nvmath_device.numba_backend.element_types import holds, holds_components, wanted
+from nvmath_device.numba_backend.generated import RequiredBlock
 from nvmath_device.numba_backend.objects import (
     Call,
     ConstantType,
@@ -92,10 +93,15 @@ def _lower_execute(context: Any, builder: Any, typ: FftType, sig: Any, args: Any
     pointers = [emit.data_pointer(context, builder, t, a) for t, a in zip(sig.args, args, strict=True)]
     if is_debug():
         _check_at_run_time(context, builder, typ, sig, args, pointers)
-    block = typ.for_target().block_dim
+    block = _block(typ)
     if block is not None:
-        emit.bound_threads(builder, block.size)
-    emit.call_generated(context, builder, _recipe(typ, api), pointers)
+        emit.bound_threads(builder, block.block_dim.size)
+    emit.call_generated(context, builder, _recipe(typ, api), pointers, block=block)
+
+
+def _block(typ: FftType) -> RequiredBlock | None:
+    extents = typ.for_target().block_dim
+    return None if extents is None else RequiredBlock(extents, exact=True)
 
 
 def _check_at_run_time(context: Any, builder: Any, typ: FftType, sig: Any, args: Any, pointers: Any) -> None:
@@ -192,7 +198,7 @@ def _identity(name: str, result: Any) -> Any:
 
         slot = cgutils.alloca_once(builder, ir.IntType(32))
         recipe = _recipe(typ, "LMEM", FFT_ID_FUNCTIONS)
-        emit.call_generated(context, builder, recipe, [slot], function=name.upper())
+        emit.call_generated(context, builder, recipe, [slot], function=name.upper(), block=_block(typ))
         value = builder.load(slot)
         if result == types.boolean:
             return builder.icmp_signed("!=", value, ir.Constant(value.type, 0))

@@ -16,6 +16,7 @@ from nvmath_device.matmul import RUNTIME_FORM, STATIC_FORM, Matmul, ResolvedGemm
 from nvmath_device.numba_backend import debug_checks, emit
 from nvmath_device.numba_backend.copies import matmul_copies
 from nvmath_device.numba_backend.element_types import scalar_type
+from nvmath_device.numba_backend.generated import RequiredBlock
 from nvmath_device.numba_backend.objects import (
     Call,
     ConstantType,
@@ -87,11 +88,12 @@ def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: 
     if is_debug():
         _check_at_run_time(context, builder, plan, type_of, value_of, pointer, runtime=runtime)
     emit.bound_threads(builder, plan.block_dim.size)
+    block = RequiredBlock(plan.block_dim, exact=plan.execution.static_block_dim)
     alpha, beta = (emit.scalar_address(context, builder, c_type, value_of[n]) for n in ("alpha", "beta"))
     as_declared = not runtime and all(type_of[n].ndim == 1 for n in "abc")
     if as_declared and not static_leading_dimension_is_miscompiled(plan.descriptor, toolchain.nvrtc_version):
         arguments = [alpha, pointer["a"], pointer["b"], beta, pointer["c"]]
-        emit.call_generated(context, builder, plan.recipe("SMEM"), arguments)
+        emit.call_generated(context, builder, plan.recipe("SMEM"), arguments, block=block)
         return
     ld = {}
     for name, layout, value in zip("abc", plan.descriptor.layouts, plan.descriptor.value_types, strict=True):
@@ -103,7 +105,7 @@ def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: 
             elements = _own_leading_dimension(context, builder, type_of[name], value_of[name], layout.order, value)
         ld[name] = emit.integer_address(context, builder, elements)
     arguments = [alpha, pointer["a"], ld["a"], pointer["b"], ld["b"], beta, pointer["c"], ld["c"]]
-    emit.call_generated(context, builder, plan.recipe("SMEM_DYNAMIC_LD"), arguments)
+    emit.call_generated(context, builder, plan.recipe("SMEM_DYNAMIC_LD"), arguments, block=block)
 
 
 def _check_at_run_time(

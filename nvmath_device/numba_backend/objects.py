@@ -90,9 +90,10 @@ def literal_type(value: Any) -> Any:
     return types.DType(numba_type(value))
 
 
-def _lower_literal(context: Any, builder: Any, ty: Any) -> Any:
+def lower_literal(context: Any, builder: Any, ty: Any) -> Any:
+    """The value of a type made by :func:`literal_type`."""
     if isinstance(ty, types.BaseTuple):
-        return context.make_tuple(builder, ty, [_lower_literal(context, builder, t) for t in ty.types])
+        return context.make_tuple(builder, ty, [lower_literal(context, builder, t) for t in ty.types])
     if isinstance(ty, types.IntegerLiteral):
         return context.get_constant(types.intp, ty.literal_value)
     if isinstance(ty, types.BooleanLiteral):
@@ -122,7 +123,7 @@ def register_constant(cls: type[ConstantType], attributes: Iterable[str], method
     def lower_attribute(context: Any, builder: Any, typ: Any, value: Any, attr: str) -> Any:
         if attr in methods:
             return context.get_dummy_value()
-        return _lower_literal(context, builder, literal_type(getattr(typ.for_target(), attr)))
+        return lower_literal(context, builder, literal_type(getattr(typ.for_target(), attr)))
 
 
 def method(

@@ -24,7 +24,7 @@ from nvmath_device.numba_backend.simulator_fft_copies import (
     fft_store_shared,
 )
 from nvmath_device.numba_backend.simulator_matmul import matmul_execute, matmul_load, matmul_store
-from nvmath_device.numba_backend.simulator_shared import shared_array
+from nvmath_device.numba_backend.simulator_shared import shared_array, shared_part
 from nvmath_device.numba_backend.simulator_vectors import vector
 
 __all__ = [
@@ -40,5 +40,6 @@ __all__ = [
     "matmul_load",
     "matmul_store",
     "shared_array",
+    "shared_part",
     "vector",
 ]

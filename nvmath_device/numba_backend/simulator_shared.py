@@ -17,6 +17,7 @@ from nvmath_device.dtypes import element_type
 from nvmath_device.errors import ArgumentTypeError
 from nvmath_device.numba_backend.simulator_arguments import Array, Call
 from nvmath_device.numba_backend.simulator_block import calling_thread, dynamic_shared_memory
+from nvmath_device.shared_layout import SharedPart
 
 _NOT_THE_KERNEL = frozenset({__name__, "nvmath_device.kernel_calls", "nvmath_device.shared_arrays"})
 
@@ -41,6 +42,24 @@ def shared_array(shape: Any, dtype: Any, alignment: Any = MAX_ALIGNMENT_BYTES) -
         if array is None:
             array = thread.block.shared_arrays[key] = _with_fields(_allocate(extents, dtype, alignment))
         return array
+
+
+def shared_part(part: SharedPart) -> Array:
+    """A part of a ``SharedLayout``: a view of the launch's dynamic memory, so parts of an overlay are the same bytes.
+
+    Raises:
+        KernelExecutionError: the launch has less dynamic memory than the part needs.
+    """
+    call = Call(f"shared_layout's {part.name}", part)
+    calling_thread(call.name)
+    memory = dynamic_shared_memory()
+    if memory.size < part.end:
+        raise call.execution_error(
+            f"ends {part.end} bytes into the dynamic shared memory and the launch has {memory.size}; launch with "
+            "layout.size bytes, the fourth value in kernel[grid, block, stream, shared]"
+        )
+    dtype = storage_dtype(call, part.dtype)
+    return _with_fields(memory[part.offset : part.end].view(dtype).reshape(part.shape))
 
 
 def poison(array: Array) -> None:

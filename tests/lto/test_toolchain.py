@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -186,6 +187,166 @@ def test_matches_loaded(
 
 def test_the_fingerprint_here_matches_what_is_loaded() -> None:
     assert toolchain.matches_loaded(toolchain.fingerprint())
+
+
+# --- the fingerprint of linking -----------------------------------------------------------------
+
+
+def test_link_fingerprint_of_wheels_is_cheap_and_loads_nothing() -> None:
+    answer = run_python(
+        "import json, sys, time\n"
+        "import nvmath_device\n"
+        "from nvmath_device.lto import toolchain\n"
+        "start = time.perf_counter()\n"
+        "text = toolchain.link_fingerprint()\n"
+        "seconds = time.perf_counter() - start\n"
+        "names = ('ctypes', 'cuda.pathfinder', 'importlib.metadata', 'hashlib', 'numpy', 'numba')\n"
+        "heavy = [name for name in names if name in sys.modules]\n"
+        "print(json.dumps([text, seconds, heavy]))"
+    )
+    text, seconds, heavy = answer  # type: ignore[misc]
+    nvjitlink = installed_version("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
+    nvvm = installed_version("nvidia-nvvm", "nvidia-cuda-nvcc-cu12")
+    nvrtc = installed_version("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+    runtime = installed_version("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+    assert text == f"nvjitlink-{nvjitlink}/nvvm-{nvvm}/nvrtc-{nvrtc}/libdevice-{nvvm}/cudadevrt-{runtime}"
+    assert heavy == []
+    assert seconds < 0.010
+
+
+@pytest.mark.parametrize(
+    ("wheels", "expected"),
+    [
+        (
+            ["nvidia_nvjitlink-13.5.37", "nvidia_nvvm-13.5.63"],
+            {"nvJitLink": "13.5.37", "nvvm": "13.5.63", "libdevice": "13.5.63"},
+        ),
+        (
+            ["nvidia-nvjitlink-cu12-12.9.86", "nvidia-cuda-nvcc-cu12-12.9.41"],
+            {"nvJitLink": "12.9.86", "nvvm": "12.9.41", "libdevice": "12.9.41"},
+        ),
+        # Both majors: CUDA 13's libraries, and CUDA 12's libdevice, each as it is found by who looks for it.
+        (
+            [
+                "nvidia_nvjitlink-13.5.37",
+                "nvidia_nvvm-13.5.63",
+                "nvidia_nvjitlink_cu12-12.9.86",
+                "nvidia_cuda_nvcc_cu12-12.9.41",
+            ],
+            {"nvJitLink": "13.5.37", "nvvm": "13.5.63", "libdevice": "12.9.41"},
+        ),
+        # Not certain: two versions, or none.
+        (
+            ["nvidia_nvjitlink-13.5.37", "nvidia_nvjitlink-13.6.1", "nvidia_nvvm-13.5.63"],
+            {"nvvm": "13.5.63", "libdevice": "13.5.63"},
+        ),
+        (
+            ["nvidia_cuda_nvrtc-13.5.37", "nvidia_cuda_nvrtc_cu12-12.9.86", "nvidia_cuda_runtime-13.5.37"],
+            {"nvrtc": "13.5.37", "cudadevrt": "13.5.37"},
+        ),
+        (["nvidia_cuda_nvrtc_cu12-12.9.86", "nvidia_cublas-13.5.37"], {"nvrtc": "12.9.86"}),
+    ],
+)
+def test_wheels_of_linking(tmp_path: Path, wheels: list[str], expected: dict[str, str]) -> None:
+    assert toolchain._link_wheels([make_wheels(tmp_path, *wheels)]) == expected
+
+
+def test_an_upgrade_changes_the_link_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("nvidia_nvjitlink", "nvidia_nvvm", "nvidia_cuda_nvrtc", "nvidia_cuda_runtime")
+    directory = make_wheels(tmp_path, *(f"{name}-13.5.37" for name in names))
+    monkeypatch.setattr(toolchain, "site_directories", lambda: [directory])
+    seen = []
+    for name in names:
+        monkeypatch.setattr(toolchain, "_link_fingerprint", None)  # a new process
+        seen.append(toolchain.link_fingerprint())
+        (tmp_path / f"{name}-13.5.37.dist-info").rename(tmp_path / f"{name}-13.6.2.dist-info")
+        assert toolchain.link_fingerprint() == seen[-1], "one process keeps its first answer"
+    assert seen == [
+        "nvjitlink-13.5.37/nvvm-13.5.37/nvrtc-13.5.37/libdevice-13.5.37/cudadevrt-13.5.37",
+        "nvjitlink-13.6.2/nvvm-13.5.37/nvrtc-13.5.37/libdevice-13.5.37/cudadevrt-13.5.37",
+        "nvjitlink-13.6.2/nvvm-13.6.2/nvrtc-13.5.37/libdevice-13.6.2/cudadevrt-13.5.37",
+        "nvjitlink-13.6.2/nvvm-13.6.2/nvrtc-13.6.2/libdevice-13.6.2/cudadevrt-13.5.37",
+    ]
+
+
+def test_tools_of_another_source_count_by_their_files(tmp_path: Path) -> None:
+    """A toolkit in CUDA_HOME that no wheel hides: the same text from the same files, another from others."""
+    home = tmp_path / "cuda"
+    places = {"nvJitLink": home / "lib64", "nvrtc": home / "lib64", "nvvm": home / "nvvm" / "lib64"}
+    copies = []
+    for name, folder in places.items():
+        path = toolchain.library_path(name)
+        assert path
+        folder.mkdir(parents=True, exist_ok=True)
+        copies.append(folder / Path(path).name)
+        shutil.copyfile(path, copies[-1])
+    libdevice = home / "nvvm" / "libdevice" / "libdevice.10.bc"
+    libdevice.parent.mkdir()
+
+    def ask() -> list[object]:
+        return run_python(  # type: ignore[return-value]
+            "import json, site\n"
+            "site.getsitepackages = lambda: []\n"
+            "site.ENABLE_USER_SITE = False\n"
+            "from nvmath_device.lto import toolchain as t\n"
+            "text = t.link_fingerprint()\n"
+            "paths = map(t.library_path, ('nvvm', 'nvrtc', 'nvJitLink'))\n"
+            "print(json.dumps([text, *paths, t.link_matches_loaded(text)]))",
+            CUDA_HOME=str(home),
+            CUDA_PATH=str(home),
+            LD_LIBRARY_PATH=f"{home}/lib64:{home}/nvvm/lib64",  # before what else the system may have
+        )
+
+    libdevice.write_bytes(b"one")
+    first, *paths, matches = ask()
+    assert all(str(path).startswith(str(home)) for path in paths)
+    assert matches
+    texts = [ask()[0]]
+    assert texts == [first]
+    libdevice.write_bytes(b"two")
+    texts.append(ask()[0])
+    for copy in copies:
+        os.utime(copy, ns=(0, 1_000_000_007))  # another build has another time
+        texts.append(ask()[0])
+    (home / "lib64" / "libcudadevrt.a").write_bytes(b"one")
+    texts.append(ask()[0])
+    assert len(set(texts)) == len(texts) == 6
+    shutil.rmtree(home)  # 250 MB
+
+
+def test_what_is_loaded_matches_the_link_fingerprint_here_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = toolchain.link_fingerprint()
+    assert toolchain.link_matches_loaded(text)
+    said = dict(part.split("-") for part in text.split("/"))
+    others = ["/".join(f"{n}-{'1.2.3' if n == name else v}" for n, v in said.items()) for name in list(said)[:3]]
+    for other in (*others, "nvjitlink-13.5.37", ""):
+        assert not toolchain.link_matches_loaded(other), other
+    monkeypatch.setattr(toolchain, "nvjitlink_version", lambda: (12, 0))  # loaded by somebody else, from elsewhere
+    assert not toolchain.link_matches_loaded(text)
+    monkeypatch.undo()
+    monkeypatch.setattr(toolchain, "library_path", lambda name: f"/usr/lib/lib{name}.so")
+    assert not toolchain.link_matches_loaded(text)
+
+
+def test_a_missing_libdevice_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "site_directories", lambda: [str(tmp_path)])
+    monkeypatch.setattr(toolchain, "_link_fingerprint", None)
+    monkeypatch.setattr(toolchain, "_file_version", lambda name: "1")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    if os.path.isdir("/usr/local/cuda"):
+        assert "libdevice-" in toolchain.link_fingerprint()
+        return
+    with pytest.raises(MissingDependencyError, match=r"libdevice.*pip install"):
+        toolchain.link_fingerprint()
+
+
+def test_header_fingerprint_names_every_wheel_of_nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_wheels(tmp_path, "nvidia_cuda_runtime-13.5.37", "nvidia_cuda_cccl-13.3.5", "numpy-2.4.6")
+    monkeypatch.setattr(toolchain, "site_directories", lambda: [directory])
+    assert toolchain.header_fingerprint() == "nvidia_cuda_cccl-13.3.5/nvidia_cuda_runtime-13.5.37"
+    monkeypatch.setattr(toolchain, "site_directories", list)
+    with pytest.raises(MissingDependencyError, match="nvidia-cuda-runtime"):
+        toolchain.header_fingerprint()
 
 
 # --- versions -----------------------------------------------------------------------------------

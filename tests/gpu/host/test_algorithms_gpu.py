@@ -47,7 +47,7 @@ def test_autotune_changes_nothing_but_the_order(library, tmp_path, monkeypatch):
         times = [t.microseconds for t in timings]
         assert times == sorted(times)
         assert 0 < times[0] < 1e5
-        assert all(len(t.samples) == 3 for t in timings)
+        assert all(len(t.samples) in (3, 15) for t in timings)  # short ones are timed five times a round
         for out in (result, mm.execute(), mm.execute()):
             assert norm_error(to_numpy(out), want) < 2e-3
         assert all(np.array_equal(x, to_numpy(y)) for x, y in zip(before, (a, b, c), strict=True))
