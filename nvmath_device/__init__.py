@@ -36,7 +36,7 @@ _HOME = {
     "nvmath_device.shared_arrays": ("shared",),
     "nvmath_device.launch_limits": ("DeviceLimits", "Fit"),
     "nvmath_device.kernel_report": ("KernelReport",),
-    "nvmath_device.shared_layout": ("SharedLayout", "shared_layout", "shared_overlay"),
+    "nvmath_device.shared_layouts": ("SharedLayout", "shared_layout", "shared_overlay"),
     "nvmath_device.vector_types": (
         "float16x2", "float16x4", "float32x2", "float32x4", "float64x2", "float64x4", "uint32x4",
     ),

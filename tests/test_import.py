@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import nvmath_device
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,3 +69,9 @@ def test_info_runs_without_any_dependency_and_says_what_is_missing():
     assert set(report["libraries"]["mathdx"]) == {"error"}
     assert set(report["driver"]) == {"error"}
     assert any("libmathdx" in problem["problem"] for problem in report["problems"])
+
+
+def test_no_module_has_the_name_of_something_public():
+    """Importing it would put the module in that place."""
+    modules = {module.name for module in pkgutil.iter_modules(nvmath_device.__path__)}
+    assert modules & set(nvmath_device.__all__) == {"errors"}

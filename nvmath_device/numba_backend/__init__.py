@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nvmath_device.dtypes import ElementType
     from nvmath_device.matmul import Matmul
-    from nvmath_device.shared_layout import SharedLayout
+    from nvmath_device.shared_layouts import SharedLayout
     from nvmath_device.vector_types import VectorType
 
 

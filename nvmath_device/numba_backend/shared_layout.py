@@ -18,7 +18,7 @@ from nvmath_device.numba_backend import debug_checks
 from nvmath_device.numba_backend.element_types import numba_type
 from nvmath_device.numba_backend.objects import Call, ConstantType, is_debug, literal_type, lower_literal, method
 from nvmath_device.numba_backend.vectors import vector_numba
-from nvmath_device.shared_layout import SharedLayout, SharedPart
+from nvmath_device.shared_layouts import SharedLayout, SharedPart
 from nvmath_device.vector_types import VectorType
 
 _BYTE = ir.IntType(8)

@@ -17,7 +17,7 @@ from nvmath_device.dtypes import element_type
 from nvmath_device.errors import ArgumentTypeError
 from nvmath_device.numba_backend.simulator_arguments import Array, Call
 from nvmath_device.numba_backend.simulator_block import calling_thread, dynamic_shared_memory
-from nvmath_device.shared_layout import SharedPart
+from nvmath_device.shared_layouts import SharedPart
 
 _NOT_THE_KERNEL = frozenset({__name__, "nvmath_device.kernel_calls", "nvmath_device.shared_arrays"})
 
