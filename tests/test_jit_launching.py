@@ -333,6 +333,25 @@ def test_a_signature_fixes_the_types(gpu, launches):
             kernel[1, 32](wrong, 7)
 
 
+@pytest.mark.parametrize(
+    ("declared", "value", "passed"),
+    [("int64", np.float64(3), 3), ("int64", 3.0, 3), ("int32", np.int64(7), 7), ("float32", np.float64(0.5), 0.5)],
+)
+def test_a_declared_type_holds_for_every_launch(gpu, launches, declared, value, passed):
+    kernel = nd.jit(f"void(float32[::1], {declared})")(scale.py_func)
+    for _ in range(3):
+        kernel[1, 32](array(gpu, "dlpack"), value)
+        kernel[1, 32, TORCH_STREAM](array(gpu), value)
+    assert [launch.values[7] for launch in launches] == [passed] * 6
+
+
+def test_spans_of_time_are_passed_in_their_unit_each_time(gpu, launches):
+    x = array(gpu)
+    for count in (5, 6, 7):
+        scale[1, 32, TORCH_STREAM](x, np.timedelta64(count, "ms"))
+    assert [launch.values[7] for launch in launches] == [5, 6, 7]
+
+
 # -- devices and streams ------------------------------------------------------------------------------------
 
 

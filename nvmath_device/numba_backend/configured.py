@@ -177,24 +177,18 @@ class Bound:
     def __call__(self, *args: Any) -> None:
         if not args:
             self._again()
-        elif self._launch.with_new(self._write, args):
-            self._args = args
-        else:
-            self._refuse(args)
-
-    def _refuse(self, args: tuple[Any, ...]) -> None:
+            return
         if len(args) != len(self._names):
             raise ArgumentTypeError(
                 f"bound to {len(self._names)} arguments ({', '.join(self._names)}); got {len(args)}; give all or none"
             )
-        fitting = [write(x) for write, x in zip(self._write, args, strict=True)]
-        for write, before in zip(self._write, self._args, strict=True):  # some were replaced already
-            write(before)
-        wrong = fitting.index(False)
-        raise InvalidArgumentError(
-            f"{self._names[wrong]}: a {type(args[wrong]).__name__} that is not like what was bound, "
-            f"{self._bound[wrong].type}: library, type, extents, strides and device have to be the same; bind again"
-        )
+        wrong = self._launch.with_new(self._write, args, self._args)
+        if wrong >= 0:
+            raise InvalidArgumentError(
+                f"{self._names[wrong]}: a {type(args[wrong]).__name__} that is not like what was bound, "
+                f"{self._bound[wrong].type}: library, type, extents, strides and device have to be the same; bind again"
+            )
+        self._args = args
 
 
 def _check_block(name: str, wanted: Sequence[Any], block: tuple[int, int, int]) -> None:

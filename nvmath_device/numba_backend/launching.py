@@ -181,18 +181,21 @@ class Launch:
 
         return run
 
-    def with_new(self, writers: Sequence[Writer], args: Sequence[Any]) -> bool:
-        """Launch with other arguments; False where one of them is not like the one before."""
-        if len(writers) != len(args):
-            return False
+    def with_new(self, writers: Sequence[Writer], args: Sequence[Any], before: Sequence[Any]) -> int:
+        """Launch with other arguments, as many as writers. -1, or which one is not like the one before.
+
+        Then nothing is launched, and the parameters are those of ``before`` again.
+        """
         with self._lock:
-            for write, x in zip(writers, args):  # noqa: B905 - as many of the one as of the other
-                if not write(x):
-                    return False
+            for i, write in enumerate(writers):
+                if not write(args[i]):
+                    for restore, x in zip(writers, before, strict=True):
+                        restore(x)
+                    return i
             status = self._function(*self._call)
         if status:
             raise failure("cuLaunchKernelEx", status)
-        return True
+        return -1
 
     def _order_check(self, arguments: Sequence[Argument]) -> Callable[[], bool]:
         """Whether the current streams of the arrays' libraries are the launch's, so that nothing is to be ordered."""
@@ -274,7 +277,10 @@ def _number_writer(like: Any, slots: Sequence[Any]) -> Writer | None:
         return lambda x: type(x) is float and _put(slot, x)
     if kind is bool and isinstance(slot, ctypes.c_bool):
         return lambda x: type(x) is bool and _put(slot, x)
-    if issubclass(kind, (np.float32, np.float64, np.integer)) and len(slots) == 1:
+    # A signature may have declared another type, and spans of time are NumPy's integers that give no number.
+    is_real = issubclass(kind, (np.float32, np.float64)) and isinstance(slot, (ctypes.c_double, ctypes.c_float))
+    is_whole = issubclass(kind, np.integer) and not issubclass(kind, np.timedelta64)
+    if is_real or is_whole:
         return lambda x: type(x) is kind and _put(slot, x.item())
     return None
 
