@@ -18,6 +18,7 @@ from numba import cuda
 import nvmath_device as nd
 from nvmath_device.errors import ArgumentTypeError, LaunchError
 from nvmath_device.lto.store import default_store
+from tests import real_code
 from tests.gpu.host.libraries import CUPY, TORCH, OnlyDLPack, needs, to_numpy
 
 LIBRARIES = pytest.mark.parametrize("library", ["numba", CUPY, TORCH])
@@ -321,23 +322,13 @@ def test_static_shared_arrays_above_48_kib_are_refused_with_the_dynamic_way():
 
 
 def gemm_kernel():
-    mm = nd.Matmul(
-        size=(32, 32, 32), precision="float32", data_type="real", arrangement=("row_major",) * 3, block_size=128
+    return nd.jit(
+        real_code.gemm_kernel(
+            nd.Matmul(
+                size=(32, 32, 32), precision="float32", data_type="real", arrangement=("row_major",) * 3, block_size=128
+            )
+        )
     )
-
-    @nd.jit
-    def kernel(a, b, c):
-        sa = nd.shared.array(mm.a_size, mm.a_value_type)
-        sb = nd.shared.array(mm.b_size, mm.b_value_type)
-        sc = nd.shared.array(mm.c_size, mm.c_value_type)
-        mm.load_a(a, sa)
-        mm.load_b(b, sb)
-        cuda.syncthreads()
-        mm.execute(1.0, sa, sb, 0.0, sc)
-        cuda.syncthreads()
-        mm.store_c(sc, c)
-
-    return kernel
 
 
 def check_gemm(kernel, library="numba"):
