@@ -110,6 +110,71 @@ def run_gemm(np: Any, cuda: Any, kernel: Any, block: Any) -> None:
     assert error < 1e-6, error
 
 
+def our_eight() -> None:
+    """One kernel that uses eight GEMM descriptors, one after the other: tiles of two sizes, depths and precisions."""
+    import itertools
+
+    import numpy as np
+    from numba import cuda
+
+    import nvmath_device as nd
+
+    lap("imports")
+    make_context()
+
+    def tile_product(m: int, k: int, precision: str) -> tuple[Any, Any, Any]:
+        mm = nd.Matmul(
+            size=(m, m, k), precision=precision, data_type="real", arrangement=("row_major",) * 3, block_size=128
+        )
+        sizes = {"sa": mm.a_size, "sb": mm.b_size, "sc": mm.c_size}
+        layout = nd.shared_layout(**{name: (precision, size) for name, size in sizes.items()})
+
+        @cuda.jit(device=True)
+        def multiply(a: Any, b: Any, c: Any) -> None:
+            sa, sb, sc = layout.sa(), layout.sb(), layout.sc()
+            mm.load_a(a[:m, :k], sa)
+            mm.load_b(b[:k, :m], sb)
+            cuda.syncthreads()
+            mm.execute(1.0, sa, sb, 0.0, sc)
+            cuda.syncthreads()
+            mm.store_c(sc, c[:m, :m])
+            cuda.syncthreads()
+
+        return mm, layout, multiply
+
+    cases = list(itertools.product((32, 64), (16, 32), ("float16", "float32")))
+    products = [tile_product(*case) for case in cases]
+    m0, m1, m2, m3, m4, m5, m6, m7 = (multiply for _, _, multiply in products)
+    shared = max(layout.size for _, layout, _ in products)
+
+    @nd.jit
+    def kernel(half: Any, single: Any, half_out: Any, single_out: Any) -> None:
+        m0(half[0], half[1], half_out[0])
+        m1(single[0], single[1], single_out[0])
+        m2(half[0], half[1], half_out[1])
+        m3(single[0], single[1], single_out[1])
+        m4(half[0], half[1], half_out[2])
+        m5(single[0], single[1], single_out[2])
+        m6(half[0], half[1], half_out[3])
+        m7(single[0], single[1], single_out[3])
+
+    rng = np.random.default_rng()
+    given = {name: rng.uniform(-1, 1, (2, 64, 64)).astype(name) for name in ("float16", "float32")}
+    lap("made")
+    inputs = {name: cuda.to_device(x) for name, x in given.items()}
+    outputs = {name: cuda.device_array((4, 64, 64), name) for name in given}
+    lap("arrays")
+    kernel[1, 128, 0, shared](*inputs.values(), *outputs.values())
+    cuda.synchronize()
+    lap("launched")
+    found = {name: list(x.copy_to_host().astype(float)) for name, x in outputs.items()}
+    for m, k, precision in cases:
+        a, b = given[precision].astype(float)
+        want, got = a[:m, :k] @ b[:k, :m], found[precision].pop(0)[:m, :m]
+        error = np.linalg.norm(got - want) / np.linalg.norm(want)
+        assert error < {"float16": 1e-3, "float32": 1e-6}[precision], (m, k, precision, error)
+
+
 def our_fft() -> None:
     import numpy as np
     from numba import cuda
@@ -144,6 +209,6 @@ def our_fft() -> None:
     assert error < 1e-6, error
 
 
-{"bare": bare, "gemm": our_gemm, "fft": our_fft, "peer": peer_gemm}[what]()
+{"bare": bare, "gemm": our_gemm, "fft": our_fft, "eight": our_eight, "peer": peer_gemm}[what]()
 with open(path, "w") as file:
     json.dump(laps, file)
