@@ -30,6 +30,7 @@ _LONG_FORMAT = 4
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _FRAME_SIZE, _STACK_SIZE, _REGISTERS = 0x11, 0x12, 0x2F
 _PARAMETER_BYTES = 0x19
+_NO_BOUND = 0xFFFFFFFF  # of a stack
 
 
 @frozen()
@@ -41,7 +42,8 @@ class Resources:
         static_shared_bytes: a block; arrays of constant size. What a launch asks for comes on top; the 1 KiB that
             CUDA keeps for itself in each block (compute capability 8.0 and later) is not in it.
         local_bytes: a thread, in local memory: the stack frame, where spilled registers and arrays with run-time
-            indices are, with those of the functions that are called.
+            indices are, with those of the functions that are called. ``None`` where functions call themselves: the
+            linker knows no bound.
         max_threads: a block may have, by launch bounds; 1024 where there are none.
         constant_bytes: constants of the whole module.
         parameter_bytes: of all arguments, padding between them included.
@@ -49,12 +51,12 @@ class Resources:
 
     registers: int
     static_shared_bytes: int
-    local_bytes: int
+    local_bytes: int | None
     max_threads: int
     constant_bytes: int
     parameter_bytes: int
 
-    def as_dict(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, int | None]:
         """The fields, for JSON; ``Resources(**fields)`` makes the object again."""
         return dict(self.__dict__)
 
@@ -99,13 +101,14 @@ def _resources(elf: _Elf, entry: str) -> Resources:
     of_all = {a: value for a, index, value in _indexed(elf.content(".nv.info")) if index == symbol}
     own = dict(_attributes(elf.content(f".nv.info.{entry}")))
     bounds = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
+    stack = max(of_all.get(_FRAME_SIZE, 0), of_all.get(_STACK_SIZE, 0))
     shared = elf.size(f".nv.shared.{entry}")
     if shared and elf.target >= (9, 0):
         shared -= _RESERVED_SHARED_BYTES
     return Resources(
         registers=of_all[_REGISTERS],
         static_shared_bytes=shared,
-        local_bytes=max(of_all.get(_FRAME_SIZE, 0), of_all.get(_STACK_SIZE, 0)),
+        local_bytes=None if stack == _NO_BOUND else stack,
         max_threads=_product(bounds) if bounds else MAX_THREADS_PER_BLOCK,
         constant_bytes=elf.size(".nv.constant3"),
         parameter_bytes=int.from_bytes(own.get(_PARAMETER_BYTES, b""), "little"),
@@ -116,7 +119,7 @@ def _resources(elf: _Elf, entry: str) -> Resources:
 def _damage_explained() -> Iterator[None]:
     try:
         yield
-    except (struct.error, LookupError, UnicodeDecodeError) as error:
+    except (struct.error, LookupError, OverflowError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"cubin: the file is cut off or damaged ({error!r})") from None
 
 

@@ -26,16 +26,20 @@ class TargetNeeds:
     Attributes:
         blocks: what the generated code in it must be called by: ``{"block_dim": [128, 1, 1], "exact": False}``, a
             block of so many threads, or with ``exact`` just these extents. Empty where any block will do.
-        resources: registers, shared memory and what else the kernel takes; None where there is no machine code for
-            this target. Dynamic shared memory is not in it: how much that is its author knows. Above 48 KiB it has to
-            be allowed before a launch (``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``).
+        least_shared: bytes of dynamic shared memory to launch with, at least: where the parts of its ``shared_layout``
+            end. Of ``shared.array(0, ...)`` only its author knows how much it takes. Above 48 KiB it has to be allowed
+            before a launch (``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``).
+        resources: registers, static shared memory and what else the kernel takes; None where there is no machine code
+            for this target.
     """
 
     blocks: tuple[dict[str, Any], ...]
+    least_shared: int
     resources: Resources | None
 
     def as_dict(self) -> dict[str, Any]:
-        return {"blocks": list(self.blocks), "resources": self.resources and self.resources.as_dict()}
+        resources = self.resources and self.resources.as_dict()
+        return {"blocks": list(self.blocks), "least_shared": self.least_shared, "resources": resources}
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ def _compiled(
             if kind == "cubin":
                 resources = read_resources(code, name)
             codes.append((kind, target, code))
-        needs[target.sm] = TargetNeeds(modules.blocks_as_dicts, resources)
+        needs[target.sm] = TargetNeeds(modules.blocks_as_dicts, modules.least_shared, resources)
     code = fatbin(codes, name=modules.entry) if output == "fatbin" else codes[0][2]
     record = LaunchRecord(modules.entry, parameters, modules.cooperative, needs)
     linked = modules.linked if output == "ltoir" else ()

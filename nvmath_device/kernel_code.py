@@ -8,6 +8,7 @@ from typing import Any
 
 from nvmath_device.errors import LinkError
 from nvmath_device.frozen import frozen
+from nvmath_device.launch_limits import DeviceLimits, Fit, fit_of, too_much_static_shared
 from nvmath_device.lto.cubin import Resources, read_resources
 from nvmath_device.targets import ComputeCapability
 
@@ -25,6 +26,8 @@ class KernelCode:
         resources: registers, shared memory and what else it takes.
         blocks: what the generated code in it must be called by, without repeats: ``{"block_dim": [128, 1, 1], "exact":
             False}``, a block of so many threads, or with ``exact`` just these extents.
+        least_shared: bytes of dynamic shared memory that a launch must give: where the parts of its ``shared_layout``
+            end.
     """
 
     entry: str
@@ -34,9 +37,17 @@ class KernelCode:
     cooperative: bool
     resources: Resources
     blocks: tuple[dict[str, Any], ...] = ()
+    least_shared: int = 0
 
     def __repr__(self) -> str:
         return f"KernelCode({self.entry!r}, {self.sm}, <{len(self.cubin)} bytes>, {self.resources})"
+
+    def fit(self, name: str, limits: DeviceLimits, *, grid: Any, block: Any, shared: int) -> Fit:
+        """Whether a launch fits; ``name`` is what the kernel is called in messages."""
+        return fit_of(
+            name, self.resources, limits, grid=grid, block=block, shared=shared, cooperative=self.cooperative,
+            blocks=self.blocks, least_shared=self.least_shared,
+        )  # fmt: skip
 
     def to_entry(self) -> tuple[dict[str, Any], bytes]:
         """Meta data for JSON, and the machine code; :meth:`from_entry` makes the object again."""
@@ -47,6 +58,7 @@ class KernelCode:
             "cooperative": self.cooperative,
             "resources": self.resources.as_dict(),
             "blocks": list(self.blocks),
+            "least_shared": self.least_shared,
         }, self.cubin
 
     @classmethod
@@ -60,6 +72,7 @@ class KernelCode:
             meta["cooperative"],
             Resources(**meta["resources"]),
             tuple(meta["blocks"]),
+            meta["least_shared"],
         )
 
 
@@ -80,7 +93,6 @@ def build(
         LinkError, CodegenError, MissingDependencyError: as said there.
         numba.core.errors.TypingError: the function cannot be compiled.
     """
-    from nvmath_device.launch_limits import too_much_static_shared
     from nvmath_device.launch_record import check_record, record_of
     from nvmath_device.lto.link import link
     from nvmath_device.numba_backend.compiling import compile_modules, is_optimised
@@ -94,4 +106,7 @@ def build(
         name = getattr(function, "__qualname__", kernel.entry)
         raise too_much_static_shared(name, str(error)) or error from error.__cause__
     resources = read_resources(cubin, kernel.entry)
-    return KernelCode(kernel.entry, cc.sm, cubin, parameters, kernel.cooperative, resources, kernel.blocks_as_dicts)
+    return KernelCode(
+        kernel.entry, cc.sm, cubin, parameters, kernel.cooperative, resources, kernel.blocks_as_dicts,
+        kernel.least_shared,
+    )  # fmt: skip

@@ -110,7 +110,7 @@ class KernelReport:
             "arithmetic": f"{math}{' (tensor cores)' if self.uses_tensor_cores else ''}",
             "registers": f"{r.registers} a thread",
             "shared memory": f"{r.static_shared_bytes:,} bytes a block, static",
-            "local memory": f"{local}, {r.local_bytes:,} bytes a thread",
+            "local memory": f"{local}, {'unknown' if r.local_bytes is None else f'{r.local_bytes:,}'} bytes a thread",
             "threads": f"at most {r.max_threads:,} a block",
             "instructions": f"{sum(self.instructions.values()):,}",
         }

@@ -168,23 +168,22 @@ class Kernel:
         """Whether such a launch fits a target (``cc``) or a device, and how many of its blocks run at a time.
 
         Counts static and dynamic shared memory, threads, registers and extents, of the code for ``signature``; left
-        out, of the one signature that it is declared with or was launched with. Without ``cc`` and ``device`` it is
-        the current device. The answer is true or false and says why.
+        out, of the one signature that it is declared with or was launched with. Also false where the block is not that
+        of the descriptors in the kernel, or the dynamic memory ends before its ``shared_layout``. Without ``cc`` and
+        ``device`` it is the current device; of a device it also says whether all blocks of a kernel that synchronises
+        its grid run at the same time. The answer is true or false and says why.
 
         Raises:
             InvalidArgumentError: no signature is given and there is none, or several.
             NoDeviceError: no ``cc`` is given and there is no device.
             What :meth:`build` raises.
         """
-        from nvmath_device.launch_limits import DeviceLimits, fit_of
+        from nvmath_device.launch_limits import DeviceLimits
+        from nvmath_device.numba_backend.launching import device_limits
 
-        target = self._target(cc, device)
-        code = self._code(self._types(signature), target)
-        limits = DeviceLimits.of_cc(target)
-        return fit_of(
-            self.py_func.__qualname__, code.resources, limits, grid=grid, block=block, shared=shared,
-            cooperative=code.cooperative,
-        )  # fmt: skip
+        code = self._code(self._types(signature), self._target(cc, device))
+        limits = DeviceLimits.of_cc(cc) if cc is not None else device_limits(_index(device))
+        return code.fit(self.py_func.__qualname__, limits, grid=grid, block=block, shared=shared)
 
     def report(self, *, signature: Any = None, cc: Any = None) -> KernelReport:
         """Registers, shared memory, spills and instructions of the code for ``signature``, as in :meth:`fits`.
@@ -212,8 +211,7 @@ class Kernel:
             return compute_capability(cc, argument="cc")
         from nvmath_device.host import current_device
 
-        index = max(current_device.current_index(), 0) if device is None else device
-        return compute_capability(current_device.compute_capability(index))
+        return compute_capability(current_device.compute_capability(_index(device)))
 
     @property
     def plain(self) -> Any:
@@ -232,6 +230,15 @@ class Kernel:
     def log_plain(self, why: str) -> None:
         """Say that the kernel goes through Numba."""
         logging.getLogger("nvmath_device").info("%s goes through numba.cuda.jit and is not stored: %s", self, why)
+
+
+def _index(device: int | None) -> int:
+    """Number of a device; without one, of the current one."""
+    if device is not None:
+        return device
+    from nvmath_device.host import current_device
+
+    return max(current_device.current_index(), 0)
 
 
 def _listed(signature: Any) -> list[Any]:

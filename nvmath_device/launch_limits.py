@@ -8,7 +8,8 @@ found out from numbers, with the need, the limit and what to do about it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from nvmath_device.errors import InvalidArgumentError, LaunchError
@@ -179,49 +180,6 @@ class Fit:
         return self
 
 
-def check_launch(
-    kernel_name: str,
-    resources: Resources,
-    limits: DeviceLimits,
-    grid: Dims,
-    block: Dims,
-    dynamic_shared_bytes: int = 0,
-    *,
-    cooperative: bool = False,
-) -> None:
-    """Nothing, if the launch fits; costs a microsecond then. ``grid`` and ``block`` are blocks and threads (x, y, z).
-
-    A cooperative launch is checked only where ``limits`` are those of a device.
-
-    Raises:
-        LaunchError: with kernel, need, limit and what to do; of several reasons the message has all.
-    """
-    gx, gy, gz = grid
-    bx, by, bz = block
-    threads = bx * by * bz
-    most_x, most_y, most_z = limits.max_block
-    if (
-        0 < threads <= resources.max_threads
-        and threads <= limits.max_threads_per_block
-        and 0 < bx <= most_x
-        and 0 < by <= most_y
-        and 0 < bz <= most_z
-        and gx > 0
-        and gy > 0
-        and gz > 0
-        and 0 <= dynamic_shared_bytes <= limits.max_shared_bytes - resources.static_shared_bytes
-        and _checked_registers(resources.registers, threads) <= limits.registers_per_block
-        and gx <= limits.max_grid[0]
-        and gy <= limits.max_grid[1]
-        and gz <= limits.max_grid[2]
-        and not cooperative
-    ):
-        return
-    fit_of(
-        kernel_name, resources, limits, grid=grid, block=block, shared=dynamic_shared_bytes, cooperative=cooperative
-    ).require()
-
-
 def fit_of(
     kernel_name: str,
     resources: Resources,
@@ -231,6 +189,8 @@ def fit_of(
     block: Any,
     shared: int = 0,
     cooperative: bool = False,
+    blocks: Sequence[Mapping[str, Any]] = (),
+    least_shared: int = 0,
 ) -> Fit:
     """Whether a launch fits and how many of its blocks run at a time.
 
@@ -238,6 +198,9 @@ def fit_of(
         grid, block: a number, or one to three of them, as in a launch.
         shared: dynamic shared memory, in bytes.
         cooperative: all blocks must run at the same time. Checked only where ``limits`` are those of a device.
+        blocks: what the descriptors in the kernel must be called by: ``{"block_dim": [128, 1, 1], "exact": False}``, a
+            block of so many threads, or with ``exact`` just these extents.
+        least_shared: bytes of dynamic shared memory that the kernel's layouts reach.
     """
     grid, block = _dims(grid, "grid"), _dims(block, "block")
     threads = block[0] * block[1] * block[2]
@@ -245,8 +208,8 @@ def fit_of(
     registers = _register_portion(resources.registers) * -(-threads // WARP)
     misfits = [
         *_grid_misfits(limits, grid),
-        *_block_misfits(resources, limits, block),
-        *_shared_misfits(resources, limits, shared),
+        *(_descriptor_misfits(blocks, block) or _block_misfits(resources, limits, block)),
+        *_shared_misfits(resources, limits, shared, least_shared),
         *_register_misfits(resources, limits, threads),
     ]
     resident, limited_by = (0, "") if misfits else _resident(resources, limits, threads, total)
@@ -310,9 +273,31 @@ def _block_misfits(resources: Resources, limits: DeviceLimits, block: Dims) -> l
     return found
 
 
-def _shared_misfits(resources: Resources, limits: DeviceLimits, shared: int) -> list[Misfit]:
+def _descriptor_misfits(wanted: Sequence[Mapping[str, Any]], block: Dims) -> list[Misfit]:
+    """A block that is not that of the descriptors in the kernel: their results would be wrong."""
+    found, there = [], prod(block)
+    for one in wanted:
+        extents = tuple(one["block_dim"])
+        threads = prod(extents)
+        if (extents != block) if one["exact"] else (threads != there):
+            wants = f"a block of {extents}" if one["exact"] else f"{threads} threads a block"
+            text = (
+                f"block: {block}, {there} threads; a descriptor that the kernel calls needs {wants}: launch with the "
+                "descriptor's block_dim"
+            )
+            found.append(Misfit("block", threads, there, text))
+    return found
+
+
+def _shared_misfits(resources: Resources, limits: DeviceLimits, shared: int, least: int) -> list[Misfit]:
     if shared < 0:
         return [Misfit("shared memory", shared, 0, f"shared: {shared:,} bytes of dynamic memory; give at least 0")]
+    if shared < least:
+        text = (
+            f"shared: {shared:,} bytes of dynamic memory; the kernel uses parts of a shared_layout that end at "
+            f"{least:,}: launch with the layout's size"
+        )
+        return [Misfit("shared memory", least, shared, text)]
     need, most = resources.static_shared_bytes + shared, limits.max_shared_bytes
     if need <= most:
         return []

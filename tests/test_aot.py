@@ -15,7 +15,7 @@ from cuda import pathfinder
 from numba import cuda
 from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LTOIR, Archive, Cubin, CUSource, Fatbin, Object, PTXSource
-from numba.cuda.types import float32, float64, int32, void
+from numba.cuda.types import float32, float64, int32, int64, void
 
 import nvmath_device as nd
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, MissingDependencyError, UnsupportedError
@@ -141,7 +141,59 @@ def test_the_record_says_how_to_launch(generated):
     assert data["cooperative"] is False
     array = ["ptr", "ptr", "i64", "i64", "ptr", "i64", "i64", "i64", "i64"]
     assert data["parameters"] == [{"name": n, "type": "array(float64, 2d, A)", "words": array} for n in "abc"]
-    assert data["targets"]["sm_90"] == {"blocks": list(needs.blocks), "resources": needs.resources.as_dict()}
+    assert data["targets"]["sm_90"] == {
+        "blocks": list(needs.blocks), "least_shared": 0, "resources": needs.resources.as_dict()
+    }  # fmt: skip
+
+
+LAYOUT = nd.shared_layout(small=(np.float32, 4), table=(np.float64, (3, 5), 128), spare=4096)
+
+
+def first_of_the_table():
+    return LAYOUT.table()[0, 0]
+
+
+@pytest.mark.parametrize("through_helper", [False, True])
+def test_the_record_says_how_much_dynamic_memory_a_layout_takes(through_helper):
+    """As far as the parts reach that are used; the helper's note reaches the kernel."""
+    first = cuda.jit(device=True)(first_of_the_table)
+
+    def direct(x):
+        x[0] = LAYOUT.small()[1] + LAYOUT.table()[0, 0]
+
+    def indirect(x):
+        x[0] = first()
+
+    kernel, signature = indirect if through_helper else direct, void(float64[:])
+    (needs,) = nd.compile(kernel, signature, sm=90).record.targets.values()
+    assert needs.least_shared == LAYOUT.table.end < LAYOUT.size
+    (needs,) = nd.compile(kernel, signature, sm=90, output="ltoir").record.targets.values()
+    assert needs.least_shared == LAYOUT.table.end
+    code = build(kernel, (float64[:],), {}, SM90)
+    assert code.least_shared == LAYOUT.table.end
+    assert KernelCode.from_entry(*code.to_entry()) == code
+
+
+def test_the_note_of_dynamic_memory_is_not_among_what_is_to_be_linked():
+    def kernel(x):
+        x[0] = LAYOUT.small()[1]
+
+    assert nd.compile(kernel, void(float64[:]), sm=90, output="ltoir").linked == ()
+
+
+def test_of_functions_that_call_themselves_no_stack_is_known():
+    @cuda.jit(device=True)
+    def collatz(n):
+        if n <= 1:
+            return 0
+        return 1 + (collatz(n // 2) if n % 2 == 0 else collatz(3 * n + 1))
+
+    def kernel(x):
+        x[0] = collatz(x[0])
+
+    (needs,) = nd.compile(kernel, void(int64[:]), sm=90).record.targets.values()
+    assert needs.resources.local_bytes is None
+    assert needs.resources.registers > 0
 
 
 def test_an_fft_must_be_called_by_just_its_block(generated):

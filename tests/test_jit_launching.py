@@ -24,6 +24,8 @@ from nvmath_device.errors import (
     LaunchError,
     NvmathDeviceError,
 )
+from nvmath_device.kernel_code import KernelCode
+from nvmath_device.launch_limits import DeviceLimits
 from nvmath_device.launch_record import record_of
 from nvmath_device.lto.cubin import Resources
 from nvmath_device.numba_backend import configured, launching
@@ -68,7 +70,7 @@ class Launches(list):
 def launches(gpu, monkeypatch):
     """The list of launches. Kernels are loaded without being compiled; ``types`` has for what types they were."""
     made = Launches()
-    made.types, made.cooperative, made.words, made.blocks = [], False, {}, ()
+    made.types, made.cooperative, made.words, made.blocks, made.least_shared = [], False, {}, (), 0
     made.resources = Resources(
         registers=32, static_shared_bytes=0, local_bytes=0, max_threads=1024, constant_bytes=0, parameter_bytes=0
     )
@@ -78,14 +80,10 @@ def launches(gpu, monkeypatch):
         record = record_of(kernel.py_func, types)
         function = FUNCTION + len(made.types)
         made.words[function] = [word for argument in record for word in argument["words"]]
-        code = SimpleNamespace(
-            parameters=record,
-            cooperative=made.cooperative,
-            blocks=made.blocks,
-            resources=made.resources,
-            entry=kernel.__name__,
+        code = KernelCode(
+            kernel.__name__, "sm_90", b"", record, made.cooperative, made.resources, made.blocks, made.least_shared
         )
-        return SimpleNamespace(code=code, cc=(9, 0), function=function, device=device)
+        return SimpleNamespace(code=code, function=function, device=device, limits=DeviceLimits.of_cc(90))
 
     monkeypatch.setattr(configured, "load", load)
     monkeypatch.setattr(launching, "_launch_function", lambda: made)
@@ -429,9 +427,17 @@ def test_a_block_that_is_not_the_descriptors_is_noticed(gpu, launches, wanted, e
     if fits:
         add[1, block](*[array(gpu)] * 3)
         return
-    with pytest.raises(LaunchError, match=r"add calls a descriptor that needs (128 threads|a block of \(16, 8, 1\))"):
+    with pytest.raises(LaunchError, match=r"(?s)add cannot.*needs (128 threads|a block of \(16, 8, 1\))"):
         add[1, block](*[array(gpu)] * 3)
     assert not launches
+
+
+def test_too_little_memory_for_a_layout_is_noticed(gpu, launches):
+    launches.least_shared = 1040
+    add[1, 32, 0, 1040](*[array(gpu)] * 3)
+    with pytest.raises(LaunchError, match=r"(?s)add cannot.*1,040"):
+        add[1, 32, 0, 1039](*[array(gpu)] * 3)
+    assert len(launches) == 1
 
 
 # -- bound --------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from numba.cuda.types import float32, void
 
 import nvmath_device as nd
 from nvmath_device.errors import InvalidArgumentError, LaunchError, LinkError
-from nvmath_device.launch_limits import DeviceLimits, check_launch, fit_of, too_much_static_shared
+from nvmath_device.launch_limits import DeviceLimits, fit_of, too_much_static_shared
 from nvmath_device.lto.cubin import Resources
 
 SM90 = DeviceLimits.of_cc(90)
@@ -28,10 +28,13 @@ def taking(**changes):
 
 
 def refused(resources=LIGHT, limits=SM90, grid=(1, 1, 1), block=(128, 1, 1), shared=0, **options):
-    """The error of a launch that is expected to be refused; the two ways of asking must agree."""
-    assert not fit_of("scale", resources, limits, grid=grid, block=block, shared=shared, **options)
+    """The error of a launch that is expected to be refused."""
+    fit = fit_of("scale", resources, limits, grid=grid, block=block, shared=shared, **options)
+    assert not fit
+    assert fit.blocks_per_multiprocessor == 0
     with pytest.raises(LaunchError) as caught:
-        check_launch("scale", resources, limits, grid, block, shared, **options)
+        fit.require()
+    assert fit.why in str(caught.value).replace("\n  ", "\n")
     assert str(caught.value).startswith("scale cannot be launched:")
     assert caught.value.kernel == "scale"
     return caught.value
@@ -39,8 +42,8 @@ def refused(resources=LIGHT, limits=SM90, grid=(1, 1, 1), block=(128, 1, 1), sha
 
 def fits(resources=LIGHT, limits=SM90, grid=(1, 1, 1), block=(128, 1, 1), shared=0, **options):
     fit = fit_of("scale", resources, limits, grid=grid, block=block, shared=shared, **options)
-    check_launch("scale", resources, limits, grid, block, shared, **options)
     assert fit
+    assert fit.blocks_per_multiprocessor > 0
     assert fit.why == ""
     assert fit.require() is fit
     return fit
@@ -400,15 +403,51 @@ counts = st.integers(-1, 70000)
     block=st.tuples(st.integers(-1, 1100), st.integers(-1, 40), st.integers(-1, 70)),
     shared=st.integers(-1, 240000),
 )
-def test_both_ways_agree(cc, registers, static, most, grid, block, shared):
-    resources = taking(registers=registers, static_shared_bytes=static, max_threads=most)
-    limits = DeviceLimits.of_cc(cc)
-    fit = fit_of("scale", resources, limits, grid=grid, block=block, shared=shared)
-    if fit:
-        assert fit.blocks_per_multiprocessor > 0
-        check_launch("scale", resources, limits, grid, block, shared)
-    else:
-        assert fit.blocks_per_multiprocessor == 0
-        with pytest.raises(LaunchError) as caught:
-            check_launch("scale", resources, limits, grid, block, shared)
-        assert fit.why in str(caught.value).replace("\n  ", "\n")
+def test_any_launch_fits_or_says_why(cc, registers, static, most, grid, block, shared):
+    resources, limits = (
+        taking(registers=registers, static_shared_bytes=static, max_threads=most),
+        DeviceLimits.of_cc(cc),
+    )
+    threads = block[0] * block[1] * block[2]
+    warps = -(-threads // 128) * 4  # registers are counted for whole groups of four warps, 256 at a time
+    can_run = (
+        all(0 < n <= limit for n, limit in zip(grid + block, (2**31 - 1, 65535, 65535, 1024, 1024, 64), strict=True))
+        and threads <= most
+        and 0 <= shared <= limits.max_shared_bytes - static
+        and -(-registers * 32 // 256) * 256 * warps <= 65536
+    )
+    (fits if can_run else refused)(resources, limits, grid, block, shared)
+
+
+# -- what the kernel asks of a launch ------------------------------------------------------------------------
+
+ANY_128 = {"block_dim": [128, 1, 1], "exact": False}
+EXACTLY = {"block_dim": [16, 8, 1], "exact": True}
+
+
+@pytest.mark.parametrize("block", [128, (64, 2), (8, 4, 4)])
+def test_a_descriptors_number_of_threads(block):
+    fits(block=block, blocks=(ANY_128,))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "block", "words", "need", "limit"),
+    [
+        ([ANY_128], 64, "128 threads a block", 128, 64),
+        ([ANY_128], 256, "128 threads a block", 128, 256),
+        ([EXACTLY], 128, r"a block of \(16, 8, 1\)", 128, 128),
+        ([ANY_128, EXACTLY], (64, 1, 4), r"(?s)128 threads a block.*a block of \(16, 8, 1\)", 128, 256),
+    ],
+)
+def test_a_block_that_is_not_the_descriptors(wanted, block, words, need, limit):
+    error = refused(taking(max_threads=128), block=block, blocks=wanted)
+    assert re.search(words, str(error))
+    assert "block_dim" in str(error)
+    assert (error.what, error.need, error.limit) == ("block", need, limit)
+
+
+def test_layouts_need_their_dynamic_memory():
+    fits(shared=5000, least_shared=5000)
+    error = refused(shared=4999, least_shared=5000)
+    assert (error.what, error.need, error.limit) == ("shared memory", 5000, 4999)
+    assert "shared_layout" in str(error)

@@ -20,6 +20,7 @@ from numba.cuda.descriptor import cuda_target
 from nvmath_device.errors import InvalidArgumentError, MissingDependencyError, UnsupportedError
 from nvmath_device.lto.toolchain import cuda_extra
 from nvmath_device.numba_backend import emit
+from nvmath_device.numba_backend.dynamic_shared import DynamicShared
 from nvmath_device.numba_backend.for_target import Compilation
 from nvmath_device.numba_backend.generated import Generated, RequiredBlock, generate
 from nvmath_device.numba_backend.loading import allow_dynamic_shared_memory
@@ -49,7 +50,8 @@ class KernelModules:
 
     ``own`` is the kernel itself with its helper functions, ``linked`` all that they call: generated code, what
     ``link=`` gives, CUDA's library for cooperative groups. ``parameters`` are the LLVM types of the flat parameters,
-    ``blocks`` what the generated code must be called by.
+    ``blocks`` what the generated code must be called by, ``least_shared`` bytes of dynamic shared memory that the
+    kernel's layouts reach.
     """
 
     entry: str
@@ -58,6 +60,7 @@ class KernelModules:
     cooperative: bool
     parameters: tuple[str, ...]
     blocks: tuple[RequiredBlock, ...]
+    least_shared: int
 
     @property
     def modules(self) -> tuple[Module, ...]:
@@ -100,7 +103,9 @@ class Lowered:
             self._entry = llvm_kernel.name if name is None else name
             if name is not None:  # in the text, where symbols that belong to the kernel begin with its name
                 library._llvm_strs = [text.replace(llvm_kernel.name, name) for text in library.llvm_strs]
-            self._linked = _to_link(library, options.get("link") or ())
+            linked = _to_link(library, options.get("link") or ())
+            self._linked = [code for code in linked if not isinstance(code, DynamicShared)]
+            self._least_shared = max((code.end for code in linked if isinstance(code, DynamicShared)), default=0)
             _refuse_what_needs_numba(library, self._linked, arch)
             codes = [library.get_ltoir(cc=arch)] if self._lto else library.get_asm_strs(cc=arch)
             self._own = tuple(("ltoir" if self._lto else "ptx", _bytes(code)) for code in codes)
@@ -137,6 +142,7 @@ class Lowered:
             cooperative=self._cooperative,
             parameters=self._parameters,
             blocks=tuple(sorted({code.block for code in self.generated if code.block is not None})),
+            least_shared=self._least_shared,
         )
 
 

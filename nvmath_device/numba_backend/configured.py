@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
-from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError, LaunchError
+from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, InvalidStateError
 from nvmath_device.host import current_device
 from nvmath_device.host.array_view import cuda_device
 from nvmath_device.host.streams import current_stream, keep_until_done, order_after, same_stream, stream_handle
-from nvmath_device.launch_limits import DeviceLimits, check_launch
 from nvmath_device.numba_backend.kernel_arguments import Argument, converted, read_argument
 from nvmath_device.numba_backend.kernel_builds import CannotBeKept
 from nvmath_device.numba_backend.launching import Config, Launch, LoadedKernel
@@ -117,10 +115,9 @@ class Configured:
                 self._go_plain(str(error))
                 return None
             config = Config(self.grid, self.block, stream, self.shared)
-            name = kernel.py_func.__qualname__
-            limits = DeviceLimits.of_cc(loaded.cc)
-            check_launch(name, loaded.code.resources, limits, self.grid, self.block, self.shared)
-            _check_block(name, loaded.code.blocks, self.block)
+            loaded.code.fit(
+                kernel.py_func.__qualname__, loaded.limits, grid=self.grid, block=self.block, shared=self.shared
+            ).require()
             launch = self._launches[types, device] = Launch(loaded, config)
         self._order(arguments, stream, device)
         return launch, arguments
@@ -191,27 +188,13 @@ class Bound:
         self._args = args
 
 
-def _check_block(name: str, wanted: Sequence[Any], block: tuple[int, int, int]) -> None:
-    """Refuse a block that is not that of the descriptors in the kernel: their results would be wrong."""
-    for one in wanted:
-        extents, there = tuple(one["block_dim"]), prod(block)
-        threads = prod(extents)
-        if (extents != block) if one["exact"] else (threads != there):
-            wants = f"a block of {extents}" if one["exact"] else f"{threads} threads a block"
-            raise LaunchError(
-                f"{name} calls a descriptor that needs {wants}, and the launch has {block}, {there} threads; launch "
-                "with the descriptor's block_dim",
-                kernel=name, what="block", need=threads, limit=there,
-            )  # fmt: skip
-
-
 def load(kernel: Kernel, types: tuple[Any, ...], device: int) -> LoadedKernel:
     """The kernel for these types on a device, which must be current. Once a kernel, types and device."""
     with kernel._lock:
         found = kernel._loaded.get((types, device))
         if found is None:
             cc = compute_capability(current_device.compute_capability(device))
-            found = kernel._loaded[types, device] = LoadedKernel(kernel._code(types, cc), cc, device)
+            found = kernel._loaded[types, device] = LoadedKernel(kernel._code(types, cc), device)
         return found
 
 

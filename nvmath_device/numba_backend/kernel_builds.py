@@ -8,6 +8,7 @@ from typing import Any
 
 from nvmath_device.errors import UnsupportedError
 from nvmath_device.kernel_code import KernelCode
+from nvmath_device.lto import toolchain
 from nvmath_device.lto.store import default_store
 from nvmath_device.numba_backend.kernel_words import NotInWords, kernel_words
 from nvmath_device.targets import ComputeCapability
@@ -41,6 +42,8 @@ def stored_code(
             made = kernel_code.build(function, types, dict(options), cc).to_entry()
         except NeedsNumba as error:
             raise CannotBeKept(str(error)) from error
+        if not toolchain.link_matches_loaded(toolchain.link_fingerprint()):
+            raise CannotBeKept("this process has loaded another nvJitLink, NVVM or NVRTC than the installed one")
         if kernel_words(function, types, dict(options), cc) != words:
             raise CannotBeKept("something that the kernel refers to was changed while it was compiled")
         return made

@@ -20,8 +20,8 @@ from nvmath_device.host.array_matchers import matcher, stream_reader
 from nvmath_device.host.driver import bindings, call, failure, library
 from nvmath_device.host.streams import same_stream
 from nvmath_device.kernel_code import KernelCode
+from nvmath_device.launch_limits import DeviceLimits
 from nvmath_device.numba_backend.kernel_arguments import Argument, numba_matcher
-from nvmath_device.targets import ComputeCapability
 
 Writer = Callable[[Any], bool]  # puts an argument like the last one into its parameters; False where it is not like it
 
@@ -53,18 +53,33 @@ class Config(NamedTuple):
 class LoadedKernel:
     """A kernel on one device. Its machine code stays there until the process ends."""
 
-    def __init__(self, code: KernelCode, cc: ComputeCapability, device: int) -> None:
+    def __init__(self, code: KernelCode, device: int) -> None:
         """``device`` must be current. All dynamic shared memory that it gives a block is allowed."""
         driver = bindings()
-        self.code, self.cc, self.device = code, cc, device
+        self.code, self.device, self.limits = code, device, device_limits(device)
         self._library = call(driver.cuLibraryLoadData, code.cubin, [], [], 0, [], [], 0)
         kernel = call(driver.cuLibraryGetKernel, self._library, code.entry.encode())
         function = call(driver.cuKernelGetFunction, kernel)
-        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-        limit = int(call(driver.cuDeviceGetAttribute, attribute, call(driver.cuDeviceGet, device)))
         dynamic = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        call(driver.cuFuncSetAttribute, function, dynamic, max(0, limit - code.resources.static_shared_bytes))
+        call(
+            driver.cuFuncSetAttribute,
+            function,
+            dynamic,
+            max(0, self.limits.max_shared_bytes - code.resources.static_shared_bytes),
+        )
         self.function = int(function)
+
+
+@cache
+def device_limits(device: int) -> DeviceLimits:
+    """What this device lets a launch have."""
+    driver = bindings()
+    handle = call(driver.cuDeviceGet, device)
+
+    def ask(attribute: int) -> int:
+        return int(call(driver.cuDeviceGetAttribute, driver.CUdevice_attribute(attribute), handle))
+
+    return DeviceLimits.of_device(ask)
 
 
 # -- launching ----------------------------------------------------------------------------------------------

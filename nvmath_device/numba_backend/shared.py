@@ -12,6 +12,7 @@ from numba.cuda.typing.npydecl import parse_dtype
 from nvmath_device.descriptors import MAX_ALIGNMENT_BYTES
 from nvmath_device.dtypes import element_type
 from nvmath_device.errors import ArgumentTypeError
+from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
 from nvmath_device.numba_backend.element_types import element_numba
 from nvmath_device.numba_backend.objects import Call, ConstantType, method, register_constant
 
@@ -66,6 +67,8 @@ def _resolve_array(typ: SharedType, call: Call) -> Any:
 def _lower_array(context: Any, builder: Any, typ: SharedType, sig: Any, args: Any) -> Any:
     call = Call("shared.array", typ, (), {})
     dtype = sig.return_type.dtype
+    if 0 in _shape(call, sig.args[0]):
+        uses_dynamic_shared(context, 0)
     return cudaimpl._generic_array(
         context,
         builder,

@@ -15,6 +15,7 @@ from numba.cuda.models import register_model
 from numba.cuda.typing.templates import AttributeTemplate
 
 from nvmath_device.numba_backend import debug_checks
+from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
 from nvmath_device.numba_backend.element_types import numba_type
 from nvmath_device.numba_backend.objects import Call, ConstantType, is_debug, literal_type, lower_literal, method
 from nvmath_device.numba_backend.vectors import vector_numba
@@ -54,6 +55,7 @@ def _lower_array(context: Any, builder: Any, typ: SharedPartType, sig: Any, args
     part, alignment = typ.value
     if is_debug():
         debug_checks.check_dynamic_shared(context, builder, f"shared_layout's {part.name}", part.end)
+    uses_dynamic_shared(context, part.end)
     return _array_at(context, builder, sig.return_type, part, _buffer(builder, alignment))
 
 

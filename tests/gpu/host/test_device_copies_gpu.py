@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from cuda.core import Device as CoreDevice
+from cuda.core import StreamOptions
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +25,7 @@ from nvmath_device.host.current_device import current_index, device_count, handl
 from nvmath_device.host.device_copies import apply, plan_copy, prepare, to_device, to_host, wait
 from nvmath_device.host.device_memory import memory_of
 from nvmath_device.host.driver import call
+from nvmath_device.host.streams import stream_handle
 from tests.host.copy_cases import cases
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,9 +47,8 @@ def device():
 
 @pytest.fixture(scope="module")
 def stream(device):
-    made = call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-    yield int(made)
-    call(driver.cuStreamDestroy, made)
+    """Memory that is taken on it keeps it alive, also what the garbage collector finds after the last test."""
+    return stream_handle(CoreDevice(0).create_stream(options=StreamOptions(nonblocking=True)), "cuda.core", GPU)
 
 
 def take(nbytes: int, stream: int, package: str = "numpy"):

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A note beside a kernel's code that it uses dynamic shared memory, and how much of it at least."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba.cuda.cudadrv.linkable_code import PTXSource
+
+from nvmath_device.numba_backend.loading import allow_dynamic_shared_memory
+
+_NO_CODE = b".version 7.0\n.target sm_70\n.address_size 64\n"
+
+
+class DynamicShared(PTXSource):
+    """Code without functions, as Numba links it, that says where the dynamic memory used by a kernel ends, in bytes.
+
+    Where Numba loads the kernel, it has more than 48 KiB allowed.
+    """
+
+    def __init__(self, end: int) -> None:
+        super().__init__(_NO_CODE, name=f"dynamic_shared_{end}", setup_callback=allow_dynamic_shared_memory)
+        self.end = end
+
+
+@cache
+def _note(end: int) -> DynamicShared:
+    return DynamicShared(end)
+
+
+def uses_dynamic_shared(context: Any, end: int) -> None:
+    """Say of the function being compiled that it uses so many bytes of the launch's dynamic shared memory."""
+    context.active_code_library.add_linking_file(_note(end))
