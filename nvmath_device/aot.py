@@ -160,7 +160,9 @@ def _compiled(
     from nvmath_device.lto.link import link
     from nvmath_device.numba_backend.compiling import compile_modules, is_optimised
     from nvmath_device.numba_backend.signatures import argument_types
+    from nvmath_device.numba_backend.supported import check_numba_cuda
 
+    check_numba_cuda()
     types = argument_types(signature)
     parameters = record_of(kernel, types)
     codes: list[tuple[str, ComputeCapability, bytes]] = []

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nvmath_device.errors import MissingDependencyError
+from nvmath_device.numba_backend.supported import NUMBA_CUDA_FROM
 
 Report = dict[str, Any]
 
@@ -250,6 +251,8 @@ def _judge_packages(packages: Report, extra: str) -> Iterable[Finding]:
         return
     if missing := [name for name in NEEDED_PACKAGES if packages[name] is None]:
         yield f"not installed: {', '.join(missing)}", _pip_extra(extra), False
+    if (numba_cuda := packages["numba-cuda"]) and _numbers(numba_cuda) < _numbers(NUMBA_CUDA_FROM):
+        yield f"numba-cuda {numba_cuda} is too old", f'pip install "numba-cuda>={NUMBA_CUDA_FROM}"', False
     if (numpy := packages["numpy"]) and _numbers(numpy)[:2] >= NUMPY_CAP:
         yield f"numba-cuda does not work with NumPy {numpy}", 'pip install "numpy<2.5"', False
 

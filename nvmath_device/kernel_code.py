@@ -96,7 +96,9 @@ def build(
     from nvmath_device.launch_record import check_record, record_of
     from nvmath_device.lto.link import link
     from nvmath_device.numba_backend.compiling import compile_modules, is_optimised
+    from nvmath_device.numba_backend.supported import check_numba_cuda
 
+    check_numba_cuda()
     parameters = record_of(function, argtypes)
     kernel = compile_modules(function, tuple(argtypes), cc, options)
     check_record(parameters, kernel.parameters)

@@ -89,6 +89,7 @@ STORE = "export NVMATH_DEVICE_CACHE_DIR=/a/folder/you/can/write"
     [
         (broken((("libraries", "mathdx"), ABSENT)), "libmathdx", PIP_13),
         (broken((("packages", "numba-cuda"), None)), "not installed: numba-cuda", PIP_13),
+        (broken((("packages", "numba-cuda"), "0.29.0")), "numba-cuda 0.29.0", 'pip install "numba-cuda>=0.30.4"'),
         (broken((("packages", "numpy"), "2.5.0")), "NumPy 2.5.0", 'pip install "numpy<2.5"'),
         (broken((("packages", "numpy"), "2.10.1")), "NumPy 2.10.1", 'pip install "numpy<2.5"'),
         (

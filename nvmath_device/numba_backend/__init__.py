@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 @cache
 def _install() -> None:
     """Register everything, once, and make a compilation that is already running see it."""
+    from nvmath_device.numba_backend.supported import check_numba_cuda
+
+    check_numba_cuda()
     from numba.cuda.descriptor import cuda_target
 
     from nvmath_device.numba_backend import copies, fft, matmul, shared, shared_layout, vectors  # noqa: F401  (registers on import)

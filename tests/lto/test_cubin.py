@@ -237,6 +237,13 @@ def test_other_types_are_refused(file):
         entries(file)
 
 
+def test_an_offset_beyond_any_file_is_refused():
+    broken = bytearray(compiled("plain").code)
+    broken[40:48] = b"\xff" * 8  # where the table of sections lies
+    with pytest.raises(InvalidArgumentError, match="cut off or damaged"):
+        entries(bytes(broken))
+
+
 @settings(max_examples=300)
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_and_nothing_else(data):
