@@ -33,6 +33,7 @@ _MOST_FLUSHES = 64
 _HEAD_START = 1.5  # how much longer than the host's part of a trial the GPU is kept busy before it
 _LONG_US, _BURST_US = 500, 15_000
 _SHORT_US, _SHOTS = 100, 5
+_WARM_LAUNCHES = 20
 _TIE = 1.01
 
 RunOne = Callable[[Algorithm], object]
@@ -74,9 +75,9 @@ def measure(
 
     Every round times each algorithm once, forwards and backwards in turns, so that a drift of clocks favours none.
     Before each time the L2 cache is overwritten on the GPU. With ``flush=False`` an untimed run goes before each
-    instead: operands are then where such a run leaves them. What is overwritten also keeps the GPU busy until the
-    host has put the whole trial on the stream, so that times are the GPU's and not the host's. Rounds end early, but
-    not before the third, when ``seconds`` are spent.
+    instead, and times are those of a loop: operands are then where such a run leaves them. What is overwritten also
+    keeps the GPU busy until the host has put the whole trial on the stream, so that times are the GPU's and not the
+    host's. Rounds end early, but not before the third, when ``seconds`` are spent.
 
     Takes twice the size of the L2 cache as memory while it runs.
 
@@ -96,8 +97,8 @@ def measure(
         bench.wait()
         bench.collect(trials)
         for trial in trials:
-            trial.plan_rounds(slowest_us)
-        bench.give_head_start(slowest_us)
+            trial.plan_rounds(slowest_us, flush)
+        bench.give_head_start(slowest_us * (1 if flush else _WARM_LAUNCHES))
         started = time.perf_counter()
         for round_ in range(iterations):
             for trial in trials[:: 1 if round_ % 2 == 0 else -1]:
@@ -132,12 +133,14 @@ class _Trial:
             self.error = error
             return None
 
-    def plan_rounds(self, host_us: float) -> None:
+    def plan_rounds(self, host_us: float, flush: bool) -> None:
         """From the first sample, which is for nothing else. A product that waits for the host makes no burst."""
         if not self.error:
             once_us = self.samples.pop() - host_us  # in which the GPU had nothing to do
             if once_us >= _LONG_US and once_us > 2 * host_us:
                 self.launches = math.ceil(_BURST_US / once_us)
+            elif not flush:
+                self.launches = _WARM_LAUNCHES
             elif once_us < _SHORT_US:
                 self.shots = _SHOTS
 

@@ -210,12 +210,16 @@ class Matmul:
         prune: int | None = None,
         release_workspace: bool = False,
         stream: Any = None,
+        *,
+        flush: bool = True,
     ) -> Any:
         """Time every planned algorithm on the GPU and put the fastest first; the host waits.
 
-        Times are medians over ``iterations`` with the L2 cache flushed in between. Results go into a scratch array:
-        operands and C are not changed. The order found is kept on disk for the device, driver and cuBLASLt, and
-        taken from there when the same product is tuned again. ``prune`` keeps that many algorithms.
+        Times are medians over ``iterations`` with the L2 cache flushed in between; with ``flush=False`` those of a
+        loop that runs the product again and again, for operands that are in the cache when it runs. Results go into a
+        scratch array: operands and C are not changed. The order found is kept on disk for the device, driver and
+        cuBLASLt, and taken from there when the same product is tuned again in the same way. ``prune`` keeps that many
+        algorithms.
 
         Returns:
             the timings, fastest first; empty where there is one algorithm or none.
@@ -236,8 +240,8 @@ class Matmul:
                     run.run(self._views, self._factors.of(run.product.problem), self._scales, scratch, chosen, handle)
 
                 timings = autotune(
-                    run_one, run.product, iterations=iterations, prune=prune, stream=handle, options=self._options,
-                    preferences=self._preferences,
+                    run_one, run.product, iterations=iterations, prune=prune, flush=flush, stream=handle,
+                    options=self._options, preferences=self._preferences,
                 )  # fmt: skip
                 if release_workspace:
                     self._give_back(run)

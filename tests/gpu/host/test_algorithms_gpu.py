@@ -32,7 +32,8 @@ def test_every_planned_algorithm_is_right(library):
 
 
 @LIBRARIES
-def test_autotune_changes_nothing_but_the_order(library, tmp_path, monkeypatch):
+@pytest.mark.parametrize("flush", [True, False])
+def test_autotune_changes_nothing_but_the_order(library, flush, tmp_path, monkeypatch):
     monkeypatch.setenv("NVMATH_DEVICE_CACHE_DIR", str(tmp_path))
     a, b = big(library)
     c = new(library, BIG[0], BIG[1], seed=2, name="float16")
@@ -41,22 +42,22 @@ def test_autotune_changes_nothing_but_the_order(library, tmp_path, monkeypatch):
         found = mm.plan()
         want = product_of(a, b) + 0.5 * to_numpy(c)
         result = mm.execute()
-        timings = mm.autotune(iterations=3)
+        timings = mm.autotune(iterations=3, flush=flush)
         assert {id(t.algorithm) for t in timings} <= {id(x) for x in found}
         assert [t.algorithm for t in timings] == list(mm.algorithms)
         times = [t.microseconds for t in timings]
-        assert times == sorted(times)
-        assert 0 < times[0] < 1e5
+        assert times[1:] == sorted(times[1:])
+        assert 0 < times[0] <= 1.01 * min(times) < 1e5  # of those that are as good as equal, cuBLASLt's first
         assert all(len(t.samples) in (3, 15) for t in timings)  # short ones are timed five times a round
         for out in (result, mm.execute(), mm.execute()):
             assert norm_error(to_numpy(out), want) < 2e-3
         assert all(np.array_equal(x, to_numpy(y)) for x, y in zip(before, (a, b, c), strict=True))
         order = [bytes(x.algo) for x in mm.algorithms]
-        assert len(mm.autotune(iterations=3, prune=1)) == len(mm.algorithms) == 1
+        assert len(mm.autotune(iterations=3, prune=1, flush=flush)) == len(mm.algorithms) == 1
         assert norm_error(to_numpy(mm.execute()), want) < 2e-3
     with host.Matmul(a, b, c, beta=0.5) as again:
         again.plan()
-        timings = again.autotune(iterations=3)
+        timings = again.autotune(iterations=3, flush=flush)
         assert [bytes(t.algorithm.algo) for t in timings] == order
         assert not any(t.samples for t in timings), "it was timed again, although its order is on disk"
         assert norm_error(to_numpy(again.execute()), want) < 2e-3
