@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda.bindings import driver
-from cuda.core import Device as CoreDevice
-from cuda.core import StreamOptions
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +23,6 @@ from nvmath_device.host.current_device import current_index, device_count, handl
 from nvmath_device.host.device_copies import apply, plan_copy, prepare, to_device, to_host, wait
 from nvmath_device.host.device_memory import memory_of
 from nvmath_device.host.driver import call
-from nvmath_device.host.streams import stream_handle
 from tests.host.copy_cases import cases
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,8 +44,8 @@ def device():
 
 @pytest.fixture(scope="module")
 def stream(device):
-    """Memory that is taken on it keeps it alive, also what the garbage collector finds after the last test."""
-    return stream_handle(CoreDevice(0).create_stream(options=StreamOptions(nonblocking=True)), "cuda.core", GPU)
+    """Never destroyed: memory that was taken on it may be found by the garbage collector long after the last test."""
+    return int(call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)))
 
 
 def take(nbytes: int, stream: int, package: str = "numpy"):
