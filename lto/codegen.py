@@ -33,12 +33,14 @@ BYTES_PER_WORKER = 2_400_000_000  # measured: 1.6 to 2.3 GiB after a GEMM
 class Code:
     """One or more device functions as LTO-IR.
 
-    ``symbol`` is the name of the function that executes; ``symbols`` has the names of others, by role.
+    ``symbol`` is the name of the function that executes; ``symbols`` has the names of others, by role. ``sizes`` are
+    bytes of the objects that a pipeline's functions work on, by name, and its block; empty for other code.
     """
 
     symbol: str
     ltoir: bytes
     symbols: Mapping[str, str]
+    sizes: Mapping[str, Any]
 
     def __repr__(self) -> str:
         return f"Code(symbol={self.symbol!r}, ltoir=<{len(self.ltoir)} bytes>)"
@@ -69,7 +71,7 @@ def codes(recipes: Sequence[Recipe]) -> list[Code]:
 
 
 def _code(meta: Any, blob: bytes) -> Code:
-    return Code(meta["symbol"], blob, meta["symbols"])
+    return Code(meta["symbol"], blob, meta["symbols"], meta.get("pipeline", {}))
 
 
 def gemm_suggestions(recipe: Recipe) -> GemmSuggestions:

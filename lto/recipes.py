@@ -53,6 +53,12 @@ class Recipe:
         text = json.dumps(self.words(), sort_keys=True, separators=(",", ":"))
         return f"{self.prefix}_{sha256(text.encode()).hexdigest()[:20]}"
 
+    @property
+    def chip(self) -> str:
+        """``"a"`` or ``"f"`` where the code needs a target of that kind, else ``""``."""
+        modifier = dict(self.operators).get("ARCH_MODIFIER")
+        return next((arch for arch, name in _ARCH_MODIFIERS.items() if name == modifier), "")
+
     def to_json(self) -> dict[str, Any]:
         """What a worker gets; :meth:`from_json` turns it back."""
         return {**self.words(), "prefix": self.prefix}
@@ -84,11 +90,21 @@ def gemm_recipe(descriptor: GemmDescriptor, execution: BlockExecution, *, api: s
     """
     assert api in GEMM_APIS
     assert execution.sm is not None
+    if descriptor.leading_dimension != SUGGESTED:
+        refuse_oversize(descriptor, execution.sm)
+    return Recipe("cublasdx", gemm_operators(descriptor, execution, api=api), "nvmath_device_mm")
+
+
+def gemm_operators(descriptor: GemmDescriptor, execution: BlockExecution, *, api: str) -> tuple[tuple[str, Any], ...]:
+    """Operators of a block GEMM for a concrete target, without those that are left at their default.
+
+    Raises:
+        InvalidArgumentError: libmathdx does not multiply these element types.
+    """
     require_device_precision(descriptor)
     sm = execution.sm
+    assert sm is not None
     ask_ld = descriptor.leading_dimension == SUGGESTED
-    if not ask_ld:
-        refuse_oversize(descriptor, sm)
     operators: list[tuple[str, Any]] = [
         ("FUNCTION", "MM"),
         ("SIZE", tuple(descriptor.size)),
@@ -114,7 +130,7 @@ def gemm_recipe(descriptor: GemmDescriptor, execution: BlockExecution, *, api: s
     if descriptor.alignment != natural:
         assert descriptor.alignment is not None
         operators.append(("ALIGNMENT", tuple(descriptor.alignment)))
-    return Recipe("cublasdx", tuple(operators), "nvmath_device_mm")
+    return tuple(operators)
 
 
 def _storage_operators(descriptor: GemmDescriptor) -> list[tuple[str, Any]]:

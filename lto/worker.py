@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from nvmath_device.errors import CodegenError, NvmathDeviceError
-from nvmath_device.lto import mathdx, toolchain
+from nvmath_device.lto import mathdx, pipeline_code, toolchain
 from nvmath_device.lto import mathdx_enums as enums
 from nvmath_device.lto.recipes import Recipe
 
@@ -54,7 +54,7 @@ _REAL_OPTIONS = (enums.FftComplexLayout, enums.FftRealMode)
 def perform(job: str, recipe: Recipe) -> tuple[dict[str, Any], bytes]:
     """Do one job in this process."""
     if job == "code":
-        return generate_code(recipe)
+        return pipeline_code.generate(recipe) if "PIPELINE_DEPTH" in dict(recipe.operators) else generate_code(recipe)
     ask = {"fft_traits": ask_fft_traits, "fft_symbols": ask_fft_symbols, "gemm_suggestions": ask_gemm_suggestions}
     return ask[job](recipe), b""
 
@@ -136,7 +136,7 @@ def open_descriptor(recipe: Recipe) -> Any:
             mathdx.require(_NEWER[name])
     descriptor.set_str(enums.Option.SYMBOL_NAME, recipe.symbol)
     for name, value in recipe.operators:
-        if name == "ARCH_MODIFIER":
+        if name in ("ARCH_MODIFIER", "PIPELINE_DEPTH"):
             continue
         if name == "DEVICE_FUNCTION":
             mask = sum(enums.FftDeviceFunctionType[f] for f in value)

@@ -176,7 +176,7 @@ def _compiled(
             if kind == "ltoir":
                 ((_, code),) = modules.own
             else:
-                code = link(modules.modules, sm=target, output=kind, optimize=is_optimised(options))
+                code = link(modules.modules, sm=modules.target, output=kind, optimize=is_optimised(options))
             if kind == "cubin":
                 resources = read_resources(code, name)
             codes.append((kind, target, code))

@@ -103,7 +103,7 @@ def build(
     kernel = compile_modules(function, tuple(argtypes), cc, options)
     check_record(parameters, kernel.parameters)
     try:
-        cubin = link(kernel.modules, sm=cc, optimize=is_optimised(options))
+        cubin = link(kernel.modules, sm=kernel.target, optimize=is_optimised(options))
     except LinkError as error:
         name = getattr(function, "__qualname__", kernel.entry)
         raise too_much_static_shared(name, str(error)) or error from error.__cause__

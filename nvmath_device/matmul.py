@@ -393,6 +393,21 @@ class Matmul:
             calc.add(max(alignment, 16), value.itemsize, layout)
         return calc.get()
 
+    def get_pipeline_storage_size(self, depth: int | str | None = None, *, sm: Any = None) -> int:
+        """Bytes of dynamic shared memory to launch a kernel with that calls :meth:`multiply`.
+
+        Args:
+            depth: as in the call.
+            sm: the target; default is this descriptor's own, else the current device.
+
+        Raises:
+            InvalidArgumentError, UnsupportedError: there is no such pipeline.
+        """
+        from nvmath_device.pipelines import pipeline_plan
+
+        descriptor, execution = self.resolved(None if sm is None else compute_capability(sm))
+        return pipeline_plan(descriptor, execution, depth=depth, sm=execution.sm).buffer_bytes  # type: ignore[arg-type]
+
     def fits(self, *, shared: int = 0, sm: Any = None) -> Fit:
         """Whether a block has the shared memory and the threads for A, B and C, and how many blocks run at a time.
 
@@ -428,6 +443,28 @@ class Matmul:
         and after, before reading C. The block must have ``block_dim`` threads.
         """
         call_in_kernel("Matmul.execute", "matmul_execute", self, args, kwargs)
+
+    def multiply(self, *args: Any, **kwargs: Any) -> Any:
+        """Kernel side: tile (i, j) of the product of two whole matrices, over all of K; every thread calls it.
+
+        ``multiply(a, b, i, j, [depth])``. ``a`` (M, K) and ``b`` (K, N) are whole matrices in global memory, of the
+        descriptor's element types and orders, of any extents; ``size`` is the tile that the block computes, and what
+        of it lies outside of C is computed from zeros. Tiles of A and B stream through ``depth`` stages in dynamic
+        shared memory, a constant, or ``"max"``: as many as fit; by default that, but no more than four. Launch with
+        :meth:`get_pipeline_storage_size` bytes and exactly ``block_dim``.
+
+        Returns the accumulator, the tile in the registers of the block's threads:
+
+        - ``acc.map(function, *args)`` is another one, of what a device function makes of each element:
+          ``function(value, row, column, *args)`` with row and column in C. It may read, but write nothing.
+        - ``acc.store(c)`` writes the tile to the whole matrix ``c`` of any strides and type, as far as it lies inside.
+        - ``acc.size`` is how many elements a thread holds.
+
+        Guarantees that a, b and the shared memory are no longer used when it returns, in any thread of the block. With
+        ``alignment`` of 16 the addresses and leading dimensions of a and b must be multiples of 16 bytes; on Hopper
+        they are then fetched by TMA. Real element types only.
+        """
+        return call_in_kernel("Matmul.multiply", "matmul_multiply", self, args, kwargs)
 
     def load_a(self, *args: Any, **kwargs: Any) -> None:
         """Kernel side: copy a tile of a global matrix to A in shared memory; every thread calls it.

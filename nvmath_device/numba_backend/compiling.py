@@ -51,7 +51,7 @@ class KernelModules:
     ``own`` is the kernel itself with its helper functions, ``linked`` all that they call: generated code, what
     ``link=`` gives, CUDA's library for cooperative groups. ``parameters`` are the LLVM types of the flat parameters,
     ``blocks`` what the generated code must be called by, ``least_shared`` bytes of dynamic shared memory that the
-    kernel's layouts reach.
+    kernel's layouts reach. ``target`` is what to link for: the kernel's, or its chip's where the code needs that.
     """
 
     entry: str
@@ -61,6 +61,7 @@ class KernelModules:
     parameters: tuple[str, ...]
     blocks: tuple[RequiredBlock, ...]
     least_shared: int
+    target: ComputeCapability
 
     @property
     def modules(self) -> tuple[Module, ...]:
@@ -143,7 +144,12 @@ class Lowered:
             parameters=self._parameters,
             blocks=tuple(sorted({code.block for code in self.generated if code.block is not None})),
             least_shared=self._least_shared,
+            target=self._link_target(),
         )
+
+    def _link_target(self) -> ComputeCapability:
+        chips = {code.recipe.chip for code in self.generated} - {""}
+        return self._target._replace(arch=chips.pop()) if chips else self._target
 
 
 def compile_modules(

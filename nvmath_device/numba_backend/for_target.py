@@ -31,6 +31,8 @@ from numba.cuda.types.ext_types import CUDADispatcher as CUDADispatcherType
 
 from nvmath_device.targets import ComputeCapability
 
+_ONE_CHIP = ((9, 0),)
+
 
 class Compilation:
     """Everything that is compiled for one kernel: its target and the helpers met so far.
@@ -40,6 +42,9 @@ class Compilation:
 
     def __init__(self, target: ComputeCapability) -> None:
         self.arch = (target.major, target.minor)
+        # Of these devices there is but one chip, so code may always use what it alone has.
+        chip = target.arch or ("a" if self.arch in _ONE_CHIP else "")
+        self._flags_arch: tuple[Any, ...] = (*self.arch, chip) if chip else self.arch
         self._typing, self._context = _contexts(self.arch)
         # By the user's dispatcher. Numba's types refer to dispatchers weakly: this is what keeps ours alive.
         self._helpers: dict[Any, _Helper] = {}
@@ -54,7 +59,7 @@ class Compilation:
             nvvm["g"] = None
         if lto:
             nvvm["gen-lto"] = None
-        flags = _flags(self.arch, options, nvvm)
+        flags = _flags(self._flags_arch, options, nvvm)
         with utils.numba_target_override():
             result = compiler.compile_extra(
                 typingctx=self._typing,
@@ -167,7 +172,7 @@ class _Helper(CUDADispatcher):
         return found
 
 
-def _flags(arch: tuple[int, int], options: dict[str, Any], nvvm_options: dict[str, Any]) -> CUDAFlags:
+def _flags(arch: tuple[Any, ...], options: dict[str, Any], nvvm_options: dict[str, Any]) -> CUDAFlags:
     """The same flags as numba.cuda.compiler.compile_cuda sets."""
     debug, lineinfo = bool(options.get("debug")), bool(options.get("lineinfo"))
     flags = CUDAFlags()

@@ -8,8 +8,8 @@ the recipes, and the 5 to 30 s that libmathdx takes for each pass side by side.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from numba.cuda.cudadrv.linkable_code import LTOIR
@@ -18,6 +18,8 @@ from nvmath_device.descriptors import Dim3
 from nvmath_device.lto import codegen
 from nvmath_device.lto.recipes import Recipe
 from nvmath_device.numba_backend.loading import allow_dynamic_shared_memory
+
+Check = Callable[[Mapping[str, Any]], None]
 
 _KEPT = 32  # 2 MB each; what outlives its kernels is not generated again where the store is off
 
@@ -36,9 +38,9 @@ class RequiredBlock(NamedTuple):
 class Generated(LTOIR):
     """The code of one recipe. Numba reads ``data`` when it links."""
 
-    def __init__(self, recipe: Recipe, block: RequiredBlock | None) -> None:
+    def __init__(self, recipe: Recipe, block: RequiredBlock | None, check: Check | None) -> None:
         super().__init__(None, name=recipe.symbol, setup_callback=allow_dynamic_shared_memory)
-        self.recipe, self.block = recipe, block
+        self.recipe, self.block, self.check = recipe, block, check
         self.code: codegen.Code | None = None
 
     @property
@@ -53,15 +55,16 @@ class Generated(LTOIR):
         return self.code.ltoir
 
 
-def generated(recipe: Recipe, block: RequiredBlock | None) -> Generated:
+def generated(recipe: Recipe, block: RequiredBlock | None, check: Check | None = None) -> Generated:
     """The one object of a recipe: Numba links every distinct object, so equal code must be the same object.
 
-    ``block`` follows from the recipe and the traits that belong to it.
+    ``block`` follows from the recipe and the traits that belong to it. ``check`` is called with the sizes of the
+    objects that the code works on, when it is there; what it raises ends the compilation.
     """
     with _lock:
         found = _in_use.get(recipe)
         if found is None:
-            found = _in_use[recipe] = Generated(recipe, block)
+            found = _in_use[recipe] = Generated(recipe, block, check)
         return found
 
 
@@ -75,6 +78,8 @@ def generate(wanted: Sequence[Generated]) -> None:
     if not missing:
         return
     for code, made in zip(missing, codegen.codes([code.recipe for code in missing]), strict=True):
+        if code.check is not None:
+            code.check(made.sizes)
         code.code = made
     with _lock:
         for code in missing:

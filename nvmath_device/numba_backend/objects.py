@@ -46,6 +46,15 @@ def current_target() -> ComputeCapability:
     return compute_capability((major, minor), argument="target of the kernel")
 
 
+def pipeline_target(made_for: ComputeCapability | None, what: Any) -> ComputeCapability:
+    """The same for code that may use what the target's chip alone has, where the kernel is linked for that.
+
+    ``numba.cuda.jit`` links for every chip of a compute capability, ``nd.jit`` and ``nd.compile`` for the one.
+    """
+    target = settled_target(made_for, what)
+    return target._replace(arch="".join(targetconfig.ConfigStack.top_or_none().compute_capability[2:]))
+
+
 def settled_target(made_for: ComputeCapability | None, what: Any) -> ComputeCapability:
     """The target of the running compilation, for an object made for ``made_for`` or for any target.
 
@@ -130,22 +139,25 @@ def method(
     name: str,
     resolve: Callable[..., Signature],
     lower: Callable[..., Any],
+    *,
+    value: bool = False,
 ) -> Any:
     """A typing template for a kernel-side method and its lowering.
 
     ``resolve(typ, call)`` gets the receiver's type and a :class:`Call`; it returns the signature made by
     ``call.signature`` or raises :class:`KernelTypingError`, whose text the user sees.
-    ``lower(context, builder, typ, sig, args)`` emits the code; args leave the receiver out.
+    ``lower(context, builder, typ, sig, args)`` emits the code; args leave the receiver out, unless it is a ``value``.
     """
 
     class Method(AbstractTemplate):
         key = f"nvmath_device.{name}"
 
         def generic(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
-            return resolve(self.this, Call(name, self.this, args, kws))
+            return resolve(self.this, Call(name, self.this, args, kws, self.context))
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        result = lower(context, builder, sig.args[0], signature(sig.return_type, *sig.args[1:]), args[1:])
+        own = args if value else args[1:]
+        result = lower(context, builder, sig.args[0], signature(sig.return_type, *sig.args[1:]), own)
         return context.get_dummy_value() if result is None else result
 
     lowering_registry.lower(Method.key, types.VarArg(types.Any))(lowered)
@@ -155,8 +167,8 @@ def method(
 class Call:
     """The arguments of one kernel-side call, to be matched to forms by name."""
 
-    def __init__(self, name: str, this: Any, args: tuple[Any, ...], kws: dict[str, Any]) -> None:
-        self.name, self.this, self._args, self._kws = name, this, args, kws
+    def __init__(self, name: str, this: Any, args: tuple[Any, ...], kws: dict[str, Any], context: Any = None) -> None:
+        self.name, self.this, self._args, self._kws, self.context = name, this, args, kws, context
 
     def bind(self, *forms: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Any]:
         """Argument types by name, for the first of ``forms`` that the call matches; the error lists them all."""
@@ -176,6 +188,12 @@ class Call:
         detail = f"; missing: {', '.join(absent)}" if absent else ""
         detail += f"; unknown: {', '.join(unknown)}" if unknown else ""
         raise self.error(f"takes {wanted}, got {len(given)} arguments: ({', '.join(given)}){detail}")
+
+    def positional(self, *wanted: str) -> tuple[Any, ...]:
+        """Argument types of a call that takes any number of them, at least one, and none by name."""
+        if self._kws or not self._args:
+            raise self.error(f"takes ({', '.join(wanted)}), all of them by position")
+        return self._args
 
     def error(self, text: str) -> KernelTypingError:
         """An error about this call."""

@@ -56,10 +56,10 @@ def _lower_array(context: Any, builder: Any, typ: SharedPartType, sig: Any, args
     if is_debug():
         debug_checks.check_dynamic_shared(context, builder, f"shared_layout's {part.name}", part.end)
     uses_dynamic_shared(context, part.end)
-    return _array_at(context, builder, sig.return_type, part, _buffer(builder, alignment))
+    return _array_at(context, builder, sig.return_type, part, dynamic_buffer(builder, alignment))
 
 
-def _buffer(builder: Any, alignment: int) -> Any:
+def dynamic_buffer(builder: Any, alignment: int) -> Any:
     """Where the dynamic memory of a launch begins: behind the static arrays, at a multiple of ``alignment`` bytes.
 
     ptxas places each external array by its own alignment. With one alignment for all parts of a layout they have one

@@ -11,6 +11,7 @@ missing ``cuda.syncthreads()`` around it does no harm here; and what must be a c
 be computed.
 """
 
+from nvmath_device.numba_backend.simulator_accumulators import matmul_multiply
 from nvmath_device.numba_backend.simulator_fft import (
     fft_batch_id,
     fft_execute,
@@ -38,6 +39,7 @@ __all__ = [
     "fft_store_shared",
     "matmul_execute",
     "matmul_load",
+    "matmul_multiply",
     "matmul_store",
     "shared_array",
     "shared_part",

@@ -38,7 +38,7 @@ def matmul_execute(mm: Matmul, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _operands(call: Call, mm: Matmul, block: Block, given: dict[str, Any]) -> _Operands:
-    _check_block(call, mm, block)
+    check_block(call, mm, block)
     descriptor = mm.descriptor
     parts = zip("abc", mm.layouts, descriptor.value_types, mm.alignment, strict=True)
     a, b, c = (
@@ -69,7 +69,7 @@ def _compute(descriptor: GemmDescriptor, operands: _Operands) -> None:
     )
 
 
-def _check_block(call: Call, mm: Matmul, block: Block) -> None:
+def check_block(call: Call, mm: Matmul, block: Block) -> None:
     """The launch must have the threads that the code would be generated for."""
     wanted, got = mm.block_dim, block.dim
     if mm.static_block_dim and wanted != got:
