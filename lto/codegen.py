@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from nvmath_device.descriptors import Dim3, LeadingDimension
@@ -40,7 +41,7 @@ class Code:
     symbol: str
     ltoir: bytes
     symbols: Mapping[str, str]
-    sizes: Mapping[str, Any]
+    sizes: Mapping[str, Any] = MappingProxyType({})
 
     def __repr__(self) -> str:
         return f"Code(symbol={self.symbol!r}, ltoir=<{len(self.ltoir)} bytes>)"

@@ -42,6 +42,7 @@ _STATUS_WORDS = {
 # Features that not every supported libmathdx has -> (the function that comes with it, its name in a message).
 _FEATURES = {
     "blas_finalize_many": ("cublasdxFinalizeCodes", "generating several GEMMs in one call"),
+    "blas_pipelines": ("cublasdxFinalizeCodes", "a pipelined GEMM"),
     "blas_trsm": ("cublasdxSideToStr", "the triangular solve of cuBLASDx"),
     "fft_finalize_many": ("cufftdxFinalizeCodes", "generating several FFTs in one call"),
     "fft_device_functions": (
@@ -79,9 +80,9 @@ def call(name: str, *args: Any) -> Any:
 def supports(feature: str) -> bool:
     """Whether the installed libmathdx has a feature, told by the presence of a function.
 
-    ``feature`` is a C function name or one of ``blas_finalize_many``, ``blas_trsm``, ``fft_finalize_many``,
-    ``fft_device_functions``, ``fft_transposition``, ``fft_thread_layout``, ``ptx``. Another name raises
-    :class:`InvalidArgumentError`. Loads libmathdx.
+    ``feature`` is a C function name or one of ``blas_finalize_many``, ``blas_pipelines``, ``blas_trsm``,
+    ``fft_finalize_many``, ``fft_device_functions``, ``fft_transposition``, ``fft_thread_layout``, ``ptx``. Another name
+    raises :class:`InvalidArgumentError`. Loads libmathdx.
     """
     return _has(_feature(feature)[0])
 

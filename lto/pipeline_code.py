@@ -39,6 +39,7 @@ def generate(recipe: Recipe) -> tuple[dict[str, Any], bytes]:
     """Meta data, ``{"symbol", "symbols": by role, "pipeline": sizes}``, and one LTO-IR with all functions."""
     from nvmath_device.lto.worker import open_descriptor
 
+    mathdx.require("blas_pipelines")
     operators = dict(recipe.operators)
     with ExitStack() as stack:
         descriptor = stack.enter_context(open_descriptor(recipe))

@@ -177,16 +177,19 @@ def static_leading_dimension_is_miscompiled(
     return (12, 8) <= nvrtc <= (12, 9) or (13, 0) <= nvrtc < (13, 2)
 
 
-def refuse_oversize(descriptor: GemmDescriptor, sm: ComputeCapability) -> None:
-    """libmathdx compiles what no device can launch (in half a minute); say so at once instead."""
-    need = sum(descriptor.storage_bytes)
-    limit = MAX_SHARED_BYTES[sm[:2]]
+def refuse_oversize(descriptor: GemmDescriptor, sm: ComputeCapability, matrices: str = "ABC") -> None:
+    """libmathdx compiles what no device can launch (in half a minute); say so at once instead.
+
+    ``matrices`` are those that are in shared memory.
+    """
+    parts = dict(zip(matrices, descriptor.storage_bytes, strict=False))
+    need, limit = sum(parts.values()), MAX_SHARED_BYTES[sm[:2]]
     if need > limit:
         m, n, k = descriptor.size
-        a, b, c = descriptor.storage_bytes
+        shown = ", ".join(f"{nbytes:,} for {name}" for name, nbytes in parts.items())
         raise UnsupportedError(
-            f"size: {m} x {n} x {k} needs {need:,} bytes of shared memory ({a:,} for A, {b:,} for B, {c:,} for C) "
-            f"and a block of {sm.sm} has at most {limit:,}; take a smaller tile and loop over K"
+            f"size: {m} x {n} x {k} needs {need:,} bytes of shared memory ({shown}) and a block of {sm.sm} has at most "
+            f"{limit:,}; take a smaller tile and loop over K"
         )
 
 

@@ -176,7 +176,7 @@ class Matmul:
         if execution.sm is not None and descriptor.leading_dimension != SUGGESTED:
             from nvmath_device.lto.recipes import refuse_oversize
 
-            refuse_oversize(descriptor, execution.sm)
+            refuse_oversize(descriptor, execution.sm, "AB")  # C need not be there: see multiply
 
     descriptor: GemmDescriptor
     block_execution: BlockExecution

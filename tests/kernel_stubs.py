@@ -55,8 +55,8 @@ def asked(monkeypatch):
     recipes = []
 
     class Asked(generated.Generated):
-        def __init__(self, recipe, block):
-            super().__init__(recipe, block)
+        def __init__(self, recipe, block, check):
+            super().__init__(recipe, block, check)
             self.code = Code(recipe.symbol, b"", {})
             recipes.append(recipe)
             kept.append(self)  # one object a recipe, as long as the test runs

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real generated code for tests without a GPU: a few descriptors, generated once, and kernels made of them.
 
-Four GEMMs, two FFTs and one question are generated together, into the store of the session, where all tests
-find them; that takes about 40 s on two cores with an empty store. Import ``generated`` to have it.
+Four GEMMs, a pipeline, two FFTs and one question are generated together, into the store of the session, where all
+tests find them; that takes about 65 s on two cores with an empty store. Import ``generated`` to have it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numba.cuda.types import void
 import nvmath_device as nd
 from nvmath_device.lto import codegen
 from nvmath_device.lto.recipes import fft_recipe
+from nvmath_device.pipelines import pipeline_plan
 from tests import sass
 
 ROOT = Path(nd.__file__).resolve().parent.parent
@@ -44,6 +45,11 @@ HALF = matmul(64, ("float16", "float16", "float32"), alignment=nd.MAX_ALIGNMENT)
 BF16 = matmul(64, ("bfloat16", "bfloat16", "float32"))
 SINGLE = matmul(32, "float32", block_size="suggested", leading_dimension="suggested")
 DOUBLE = matmul(32, "float64")
+PIPELINED = nd.Matmul(
+    (128, 256, 64), ("float16", "float16", "float32"), "real", arrangement=(ROW, COL, ROW), block_size=256,
+    alignment=nd.MAX_ALIGNMENT,
+)  # fmt: skip
+SM90A = nd.ComputeCapability(9, 0, "a")
 FORWARD, INVERSE = block_fft("forward"), block_fft("inverse")
 
 
@@ -58,6 +64,7 @@ def generated(tmp_path_factory):
             answered = threads.submit(lambda: codegen.codes([SINGLE.resolved(SM90).recipe("SMEM")]))
             codegen.codes(
                 [mm.resolved(SM90).recipe("SMEM") for mm in (HALF, BF16, DOUBLE)]
+                + [pipeline_plan(*PIPELINED.resolved(SM90A), depth=None, sm=SM90A).recipe]
                 + [fft_recipe(*f.resolved(SM90)[:1], sm=SM90) for f in (FORWARD, INVERSE)]
             )
             answered.result()

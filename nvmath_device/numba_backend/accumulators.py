@@ -15,11 +15,18 @@ from numba.cuda.typing.templates import AttributeTemplate, signature
 
 from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.lto.pipeline_recipes import symbol_of
-from nvmath_device.numba_backend import emit
+from nvmath_device.numba_backend import debug_checks, emit
 from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
 from nvmath_device.numba_backend.element_types import scalar_type
 from nvmath_device.numba_backend.generated import RequiredBlock, generated
-from nvmath_device.numba_backend.objects import Call, literal_type, lower_literal, method, pipeline_target
+from nvmath_device.numba_backend.objects import (
+    Call,
+    is_debug,
+    literal_type,
+    lower_literal,
+    method,
+    pipeline_target,
+)
 from nvmath_device.numba_backend.operands import check_matrix, check_view, check_writable
 from nvmath_device.numba_backend.pipeline_slots import Slot, acquire_descriptors
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
@@ -84,6 +91,8 @@ def _resolve_multiply(typ: Any, call: Call) -> Any:
 def _lower_multiply(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> Any:
     plan = sig.return_type.plan
     names = _Functions(context, builder, plan)
+    if is_debug():
+        _check_at_run_time(context, builder, plan, sig, args)
     emit.bound_threads(builder, plan.block_dim.size)
     uses_dynamic_shared(context, plan.buffer_bytes)
     first = _is_first_thread(builder)
@@ -122,6 +131,21 @@ def _lower_multiply(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -
     )
     made.rows, made.columns = (_extents(context, builder, sig.args[x], args[x])[x] for x in (0, 1))
     return made._getvalue()
+
+
+def _check_at_run_time(context: Any, builder: Any, plan: PipelinePlan, sig: Any, args: Any) -> None:
+    name = "Matmul.multiply"
+    debug_checks.check_block(context, builder, name, plan.block_dim, shape=True)
+    debug_checks.check_dynamic_shared(context, builder, name, plan.buffer_bytes)
+    inner = []
+    for x, argument in enumerate("ab"):
+        array = emit.array_struct(context, builder, sig.args[x], args[x])
+        alignment = plan.descriptor.alignment[x]  # type: ignore[index]
+        debug_checks.check_aligned(context, builder, name, argument, array.data, alignment)
+        pitch = builder.inttoptr(_pitch(builder, plan, x, array), _POINTER)
+        debug_checks.check_aligned(context, builder, f"{name}'s leading dimension", argument, pitch, alignment)
+        inner.append(_extents(context, builder, sig.args[x], args[x])[1 - x])
+    debug_checks.check_inner_extents(context, builder, name, *inner)
 
 
 # -- the accumulator -----------------------------------------------------------------------------------------
@@ -271,10 +295,16 @@ def _matrix(context: Any, builder: Any, plan: PipelinePlan, which: int, array_ty
     """A global matrix: address, extents, and its leading dimension, in elements."""
     struct = emit.array_struct(context, builder, array_type, array)
     extents = list(cgutils.unpack_tuple(builder, struct.shape, 2))
-    is_row_major = plan.descriptor.arrangement[which] == ROW_MAJOR
-    pitch = cgutils.unpack_tuple(builder, struct.strides, 2)[0 if is_row_major else 1]
-    ld = builder.sdiv(pitch, ir.Constant(_LONG, plan.descriptor.value_types[which].itemsize))
+    ld = builder.sdiv(
+        _pitch(builder, plan, which, struct), ir.Constant(_LONG, plan.descriptor.value_types[which].itemsize)
+    )
     return _Value("tensor_1s_2s", [builder.bitcast(struct.data, _POINTER), extents, [ld]])
+
+
+def _pitch(builder: Any, plan: PipelinePlan, which: int, array: Any) -> Any:
+    """Bytes from a row, or a column, to the next."""
+    is_row_major = plan.descriptor.arrangement[which] == ROW_MAJOR
+    return cgutils.unpack_tuple(builder, array.strides, 2)[0 if is_row_major else 1]
 
 
 class _Functions:

@@ -148,3 +148,9 @@ def check_shared(context: Any, builder: Any, name: str, argument: str, pointer: 
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.isspacep.shared")
     good = builder.call(function, [builder.bitcast(pointer, byte_pointer)])
     _fail_unless(context, builder, good, f"{name}: {argument} is not in shared memory")
+
+
+def check_inner_extents(context: Any, builder: Any, name: str, columns: Any, rows: Any) -> None:
+    """A has as many columns as B has rows."""
+    good = builder.icmp_signed("==", columns, rows)
+    _fail_unless(context, builder, good, f"{name}: a and b have different extents along K")

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Matmul.multiply`` on the simulator: whole products, tile by tile, ragged edges included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import nvmath_device as nd
+from nvmath_device.errors import KernelExecutionError
+
+MM = nd.Matmul(
+    (16, 32, 8), ("float16", "float16", "float32"), "real", arrangement=("row_major", "col_major", "row_major"),
+    block_size=32,
+)  # fmt: skip
+
+
+@cuda.jit(device=True)
+def relu_bias(value, row, column, bias, scale):
+    return max(value + bias[column] * scale[row], np.float32(0))
+
+
+@nd.jit
+def product(a, b, c):
+    acc = MM.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y)
+    acc.store(c)
+
+
+@nd.jit
+def fused(a, b, c, bias, scale):
+    acc = MM.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y, depth=2)
+    acc.map(relu_bias, bias, scale).store(c)
+
+
+def operands(m, n, k):
+    rng = np.random.default_rng(1)
+    return rng.uniform(-1, 1, (m, k)).astype(np.float16), rng.uniform(-1, 1, (k, n)).astype(np.float16)
+
+
+def configuration(m, n):
+    return (-(-m // 16), -(-n // 32)), 32, 0, MM.get_pipeline_storage_size()
+
+
+@pytest.mark.parametrize("shape", [(16, 32, 8), (20, 40, 19), (1, 1, 1), (33, 31, 64)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_products_of_any_extents(shape, dtype):
+    m, n, _ = shape
+    a, b = operands(*shape)
+    c = cuda.to_device(np.full((m, n), np.nan, dtype))
+    product[configuration(m, n)](cuda.to_device(a), cuda.to_device(b), c)
+    want = a.astype(float) @ b.astype(float)
+    np.testing.assert_allclose(c.copy_to_host(), want, atol=1e-5 if dtype == np.float32 else 1e-2)
+
+
+def test_functions_of_elements_know_their_place():
+    m, n, k = 20, 40, 16
+    a, b = operands(m, n, k)
+    bias, scale = np.arange(n, dtype=np.float32) - 20, np.linspace(0, 1, m, dtype=np.float32)
+    c = cuda.to_device(np.full((m, n), np.nan, np.float32))
+    fused[configuration(m, n)](*map(cuda.to_device, (a, b)), c, *map(cuda.to_device, (bias, scale)))
+    want = np.maximum(a.astype(float) @ b.astype(float) + bias * scale[:, None], 0)
+    np.testing.assert_allclose(c.copy_to_host(), want, atol=1e-5)
+
+
+def test_each_thread_holds_its_share():
+    sizes = cuda.to_device(np.zeros(32, np.int64))
+
+    @cuda.jit
+    def kernel(a, b, sizes):
+        sizes[cuda.threadIdx.x] = MM.multiply(a, b, 0, 0).size
+
+    a, b = operands(16, 32, 8)
+    kernel[1, 32, 0, MM.get_pipeline_storage_size()](cuda.to_device(a), cuda.to_device(b), sizes)
+    assert (sizes.copy_to_host() == 16).all()
+
+
+@pytest.mark.parametrize(("block", "k_of_b", "words"), [(64, 8, "32 threads"), (32, 9, r"a \(M, K\) and b \(K, N\)")])
+def test_mistakes_are_named(block, k_of_b, words):
+    a, _ = operands(16, 32, 8)
+    _, b = operands(16, 32, k_of_b)
+    c = cuda.to_device(np.zeros((16, 32), np.float32))
+    with pytest.raises(KernelExecutionError, match=words):
+        product[1, block](cuda.to_device(a), cuda.to_device(b), c)

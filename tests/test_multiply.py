@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: F811  (a fixture is imported and is a parameter's name)
+"""``Matmul.multiply`` in compiled kernels: what it accepts, and the machine code that it becomes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda
+from numba.cuda.types import complex64, float16, float32, int64, void
+
+import nvmath_device as nd
+from nvmath_device.errors import KernelOnlyError, KernelTypingError
+from nvmath_device.lto import codegen
+from nvmath_device.lto.pipeline_recipes import ROLES, symbol_of
+from nvmath_device.pipelines import pipeline_plan
+from tests import sass
+from tests.real_code import PIPELINED as MM
+from tests.real_code import SM90A, generated  # noqa: F401  (a fixture)
+
+A, B, C, BIAS = float16[:, ::1], float16[::1, :], float32[:, ::1], float32[::1]
+
+
+@cuda.jit(device=True)
+def plus(value, row, column, bias):
+    return value + bias[column]
+
+
+def product(a, b, c):
+    MM.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y).store(c)
+
+
+def fused(a, b, c, bias):
+    acc = MM.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y).map(plus, bias)
+    acc.store(c)
+
+
+@pytest.fixture(scope="module")
+def codes(generated):
+    return {
+        "product": nd.jit(product).build(void(A, B, C), 90),
+        "fused": nd.jit(fused).build(void(A, B, C, BIAS), 90),
+        "any strides": nd.jit(product).build(void(float16[:, :], float16[:, :], float16[:, :]), 90),
+    }
+
+
+# -- code ----------------------------------------------------------------------------------------------------
+
+
+def test_libmathdx_makes_what_was_planned(generated):
+    plan = pipeline_plan(*MM.resolved(SM90A), depth=None, sm=SM90A)
+    (code,) = codegen.codes([plan.recipe])
+    assert dict(code.symbols) == {role: symbol_of(plan.recipe, role) for role in ROLES}
+    plan.check(code.sizes)
+    assert code.sizes["buffer"] == plan.buffer_bytes == MM.get_pipeline_storage_size(sm=90)
+
+
+@pytest.mark.parametrize("name", ["product", "fused", "any strides"])
+def test_the_whole_loop_is_inlined_and_takes_the_fastest_path(codes, name):
+    """Tiles come by TMA and go to the tensor cores by wgmma; nothing is called, and nothing comes back from memory."""
+    code = codes[name]
+    found = sass.instructions(code.cubin)
+    counted = {stem: sum(x.startswith(stem) for x in found) for stem in ("HGMMA", "UTMALDG", "HMMA", "CALL", "LDL")}
+    assert counted["HGMMA"] >= 4
+    assert counted["UTMALDG"] >= 2
+    assert (counted["HMMA"], counted["CALL"], counted["LDL"]) == (0, 0, 0)
+
+
+def test_a_launch_must_have_the_block_and_the_shared_memory(codes):
+    for code in codes.values():
+        assert code.blocks == ({"block_dim": [256, 1, 1], "exact": True},)
+        assert code.least_shared == 196_672
+    kernel = nd.jit(product)
+    signature = void(A, B, C)
+    assert kernel.fits(4, 256, 196_672, signature=signature, cc=90)
+    assert not kernel.fits(4, 256, 196_671, signature=signature, cc=90)
+    assert not kernel.fits(4, 128, 196_672, signature=signature, cc=90)
+
+
+def test_code_for_the_chip_alone_is_linked_for_it(codes):
+    """wgmma needs sm_90a. The kernel is asked for as sm_90, of which there is no other chip."""
+    assert codes["product"].sm == "sm_90"
+    compiled = nd.compile(product, void(A, B, C), sm="sm_90a")
+    assert "HGMMA" in {x.partition(".")[0] for x in sass.instructions(compiled.code)}
+    (needs,) = compiled.record.targets.values()
+    assert needs.least_shared == 196_672
+
+
+def test_only_the_elements_inside_are_written(codes):
+    """Each of a thread's 128 elements has a store of its own for tiles at the edge, beside those for whole tiles."""
+    found = sass.instructions(codes["product"].cubin)
+    assert sum(x.startswith("STG.E") for x in found) >= 128
+
+
+# -- what is accepted ----------------------------------------------------------------------------------------
+
+
+def error_of(kernel, signature):
+    with pytest.raises(KernelTypingError) as caught:
+        nd.compile(kernel, signature, sm=90)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("signature", "words"),
+    [
+        (void(float32[:, ::1], B, C), "elements of float16 for a"),
+        (void(float16[:], B, C), "2-D array for a"),
+        (void(float16[::1, :], B, C), "row_major matrix for a"),
+        (void(A, float16[:, ::1], C), "col_major matrix for b"),
+        (void(A, B, float32[:]), "2-D array for c"),
+        (void(float32, B, C), "2-D array for a"),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(signature, words):
+    assert words in error_of(product, signature)
+
+
+def test_tiles_are_numbered_by_integers():
+    def kernel(a, b, c):
+        MM.multiply(a, b, 0.5, 0).store(c)
+
+    assert "integer for i" in error_of(kernel, void(A, B, C))
+
+
+def test_a_depth_is_a_constant():
+    def kernel(a, b, c, depth):
+        MM.multiply(a, b, 0, 0, depth=depth).store(c)
+
+    assert "constant number of stages" in error_of(kernel, void(A, B, C, int64))
+
+
+def test_a_depth_that_does_not_fit_is_refused():
+    def kernel(a, b, c):
+        MM.multiply(a, b, 0, 0, depth=9).store(c)
+
+    with pytest.raises(Exception, match="1 to 4 stages"):
+        nd.compile(kernel, void(A, B, C), sm=90)
+
+
+def test_complex_products_are_refused():
+    mm = nd.Matmul((32, 32, 32), "float32", "complex", arrangement=("row_major",) * 3, block_size=128)
+
+    def kernel(a, b, c):
+        mm.multiply(a, b, 0, 0).store(c)
+
+    matrix = complex64[:, ::1]
+    with pytest.raises(Exception, match="complex"):
+        nd.compile(kernel, void(matrix, matrix, matrix), sm=90)
+
+
+def test_functions_to_map_have_a_place_for_value_row_and_column():
+    @cuda.jit(device=True)
+    def too_few(value):
+        return value
+
+    def kernel(a, b, c):
+        MM.multiply(a, b, 0, 0).map(too_few).store(c)
+
+    with pytest.raises(Exception, match=r"too_few|device function"):
+        nd.compile(kernel, void(A, B, C), sm=90)
+
+
+def test_on_the_host_it_means_nothing():
+    with pytest.raises(KernelOnlyError, match=r"Matmul.multiply"):
+        MM.multiply(np.zeros((2, 2)), np.zeros((2, 2)), 0, 0)

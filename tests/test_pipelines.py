@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of pipelined GEMMs: stages, shared memory and fragments, worked out before there is code."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import nvmath_device as nd
+from nvmath_device.errors import CodegenError, InvalidArgumentError, UnsupportedError
+from nvmath_device.lto.pipeline_recipes import ROLES, symbol_of
+from nvmath_device.lto.recipes import Recipe
+from nvmath_device.pipelines import pipeline_plan
+
+ROW, COL = "row_major", "col_major"
+SM90, SM90A = nd.ComputeCapability(9, 0), nd.ComputeCapability(9, 0, "a")
+HALF = ("float16", "float16", "float32")
+
+
+def gemm(size=(128, 256, 64), precision=HALF, block_size=256, **options):
+    return nd.Matmul(size, precision, "real", arrangement=(ROW, COL, ROW), block_size=block_size, **options)
+
+
+def plan(mm, depth=None, sm=SM90A):
+    return pipeline_plan(*mm.resolved(sm), depth=depth, sm=sm)
+
+
+# What libmathdx 0.4.2 says of pipelines of as many stages as fit: tile, types, threads; stages, bytes of the buffer,
+# of the fragment and of the accumulator.
+SAID = [
+    ((128, 256, 64), HALF, 256, 4, 196_672, 512, 544),
+    ((256, 128, 64), HALF, 256, 4, 196_672, 512, 544),
+    ((128, 128, 64), HALF, 128, 7, 229_488, 512, 544),
+    ((128, 256, 32), ("tfloat32", "tfloat32", "float32"), 256, 4, 196_672, 512, 544),
+    ((128, 256, 128), ("float8_e4m3fn", "float8_e4m3fn", "float32"), 256, 4, 196_672, 512, 544),
+    ((128, 128, 16), "float32", 256, 13, 213_200, 256, 288),
+    ((64, 128, 16), "float64", 256, 9, 221_328, 256, 288),
+]
+
+
+@pytest.mark.parametrize(("size", "precision", "threads", "depth", "buffer", "fragment", "accumulator"), SAID)
+def test_plans_agree_with_libmathdx(size, precision, threads, depth, buffer, fragment, accumulator):
+    made = plan(gemm(size, precision, threads), "max" if depth != 13 else 13)
+    assert (made.depth, made.buffer_bytes, made.fragment_bytes) == (depth, buffer, fragment)
+    assert made.accumulator_bytes >= accumulator
+    made.check(
+        {
+            "buffer": buffer, "fragment": fragment, "accumulator": accumulator, "tile": 104, "pipeline": 576,
+            "block_dim": [threads, 1, 1],
+        }
+    )  # fmt: skip
+
+
+def test_the_usual_depth_is_no_more_than_four():
+    small = gemm((64, 64, 32), block_size=128)
+    assert [plan(small, depth).depth for depth in (None, 1, 16, "max")] == [4, 1, 16, 16]
+    assert plan(gemm((256, 256, 64), block_size=256)).depth == 3
+
+
+def test_the_host_knows_the_bytes_to_launch_with():
+    assert gemm().get_pipeline_storage_size(sm=90) == gemm(sm="90a").get_pipeline_storage_size() == 196_672
+    assert gemm().get_pipeline_storage_size(2, sm=90) == 98_336
+    assert gemm(sm=80).get_pipeline_storage_size("max") == plan(gemm(), "max", nd.ComputeCapability(8, 0)).buffer_bytes
+
+
+@pytest.mark.parametrize("depth", [0, -1, 5, 17, "most", 2.0])
+def test_a_depth_that_does_not_fit_is_refused_with_what_does(depth):
+    with pytest.raises(InvalidArgumentError, match=f"depth: {re.escape(repr(depth))} .*1 to 4 stages, or 'max'"):
+        plan(gemm(), depth)
+
+
+def test_tiles_that_do_not_fit_twice_are_refused():
+    with pytest.raises(UnsupportedError, match=r"two stages of 65,552 bytes do not fit into the 100,352 bytes.*sm_86"):
+        plan(gemm((256, 256, 64)), sm=nd.ComputeCapability(8, 6))
+
+
+def test_complex_and_uneven_tiles_are_refused():
+    mm = nd.Matmul((32, 32, 32), "float32", "complex", arrangement=(ROW, COL, ROW), block_size=128)
+    with pytest.raises(UnsupportedError, match="complex"):
+        plan(mm)
+    with pytest.raises(InvalidArgumentError, match="33 x 31 cannot be shared evenly by 64 threads"):
+        plan(gemm((33, 31, 16), block_size=64))
+
+
+GOOD = {"buffer": 196_672, "fragment": 512, "accumulator": 544, "tile": 104, "pipeline": 576, "block_dim": [256, 1, 1]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"buffer": 196_673}, {"fragment": 508}, {"fragment": 516}, {"accumulator": 641}, {"tile": 129}, {"pipeline": 1025},
+     {"block_dim": [384, 1, 1]}],
+)  # fmt: skip
+def test_a_libmathdx_that_needs_more_is_noticed(change):
+    plan(gemm()).check(GOOD)
+    with pytest.raises(CodegenError, match="not planned for"):
+        plan(gemm()).check({**GOOD, **change})
+
+
+def test_less_room_than_planned_is_no_matter():
+    plan(gemm()).check({**GOOD, "buffer": 196_000, "tile": 88, "pipeline": 72, "accumulator": 530})
+
+
+# -- recipes -------------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_has_the_operators_of_pipelines_whatever_the_descriptor_says():
+    made = plan(gemm(), 3).recipe
+    operators = dict(made.operators)
+    assert operators["API"] == "TENSORS"
+    assert operators["PIPELINE_DEPTH"] == 3
+    for name in ("STATIC_BLOCK_DIM", "WITH_PIPELINE", "ENABLE_INPUT_STREAMING"):
+        assert operators[name] == "ENABLED"
+    same = gemm(with_pipeline=True, enable_input_streaming=True, static_block_dim=True)
+    assert plan(same, 3).recipe == made
+
+
+def test_recipes_survive_the_way_to_a_worker():
+    made = plan(gemm(alignment=nd.MAX_ALIGNMENT)).recipe
+    assert Recipe.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert made.chip == "a"
+    assert plan(gemm(), sm=SM90).recipe.chip == ""
+
+
+def test_names_differ_by_role_and_by_recipe():
+    recipes = [plan(gemm(), 3).recipe, plan(gemm(), 4).recipe, plan(gemm(alignment=nd.MAX_ALIGNMENT)).recipe]
+    names = {symbol_of(recipe, role) for recipe in recipes for role in ROLES}
+    assert len(names) == 3 * len(ROLES)
+    assert all(re.fullmatch(r"nvmath_device_pipe_[0-9a-f]{20}_\w+", name) for name in names)
