@@ -11,26 +11,26 @@ from typing import Any
 
 from nvmath_device.lto import mathdx
 from nvmath_device.lto import mathdx_enums as enums
+from nvmath_device.lto.mathdx_enums import BlasDeviceFunctionType, BlasPipelineTrait, BlasTensorTrait
 from nvmath_device.lto.pipeline_recipes import ROLES, symbol_of
 from nvmath_device.lto.recipes import Recipe
 
 RUNTIME = -(2**63)  # LIBMATHDX_RUNTIME: an extent or a stride that comes with the call
 _GMEM = enums.BlasMemorySpace.GMEM
-_Function = enums.BlasDeviceFunctionType
 
 # Role -> kind of function, tensors and pipelines that it is made of, by the names used below.
-_MADE_OF: dict[str, tuple[_Function, tuple[str, ...], tuple[str, ...]]] = {
-    "pipeline_create": (_Function.CREATE, (), ("device",)),
-    "pipeline_destroy": (_Function.DESTROY, (), ("device",)),
-    "tile_create": (_Function.CREATE, (), ("tile",)),
-    "tile_destroy": (_Function.DESTROY, (), ("tile",)),
-    "accumulator_create": (_Function.CREATE, ("accumulator",), ("tile",)),
-    "accumulator_clear": (_Function.CLEAR, ("accumulator",), ()),
-    "execute": (_Function.EXECUTE, ("accumulator",), ("tile",)),
-    "finish": (_Function.FINISH_ACCUMULATION, ("accumulator",), ()),
-    "fragment": (_Function.COPY, ("accumulator", "fragment"), ()),
-    "coordinate": (_Function.MAP_IDX2CRD_PARTITIONER, ("accumulator",), ()),
-    "store": (_Function.COPY, ("fragment", "c"), ("tile",)),
+_MADE_OF: dict[str, tuple[BlasDeviceFunctionType, tuple[str, ...], tuple[str, ...]]] = {
+    "pipeline_create": (BlasDeviceFunctionType.CREATE, (), ("device",)),
+    "pipeline_destroy": (BlasDeviceFunctionType.DESTROY, (), ("device",)),
+    "tile_create": (BlasDeviceFunctionType.CREATE, (), ("tile",)),
+    "tile_destroy": (BlasDeviceFunctionType.DESTROY, (), ("tile",)),
+    "accumulator_create": (BlasDeviceFunctionType.CREATE, ("accumulator",), ("tile",)),
+    "accumulator_clear": (BlasDeviceFunctionType.CLEAR, ("accumulator",), ()),
+    "execute": (BlasDeviceFunctionType.EXECUTE, ("accumulator",), ("tile",)),
+    "finish": (BlasDeviceFunctionType.FINISH_ACCUMULATION, ("accumulator",), ()),
+    "fragment": (BlasDeviceFunctionType.COPY, ("accumulator", "fragment"), ()),
+    "coordinate": (BlasDeviceFunctionType.MAP_IDX2CRD_PARTITIONER, ("accumulator",), ()),
+    "store": (BlasDeviceFunctionType.COPY, ("fragment", "c"), ("tile",)),
 }
 assert set(_MADE_OF) == set(ROLES)
 
@@ -84,10 +84,18 @@ def _objects(stack: ExitStack, descriptor: Any, operators: dict[str, Any]) -> tu
     if alignments:
         _set_alignment(tensors["c"], alignments[2])
     device = _made(
-        stack, "cublasdxDestroyPipeline", "cublasdxCreateDevicePipeline", descriptor.handle, 0,
+        stack, "cublasdxDestroyPipeline", "cublasdxCreateDevicePipeline", descriptor.handle,
+        enums.BlasDevicePipelineType.SUGGESTED,
         operators["PIPELINE_DEPTH"], enums.BlasBlockSizeStrategy.FIXED, tensors["a"], tensors["b"],
     )  # fmt: skip
-    tile = _made(stack, "cublasdxDestroyPipeline", "cublasdxCreateTilePipeline", descriptor.handle, 0, device)
+    tile = _made(
+        stack,
+        "cublasdxDestroyPipeline",
+        "cublasdxCreateTilePipeline",
+        descriptor.handle,
+        enums.BlasTilePipelineType.DEFAULT,
+        device,
+    )
     return tensors, {"device": device, "tile": tile}
 
 
@@ -144,17 +152,16 @@ def _function(
 
 def _sizes(tensors: dict[str, int], pipelines: dict[str, int]) -> dict[str, Any]:
     """Bytes of the objects that a kernel has to make room for."""
-    tensor, pipeline = enums.BlasTensorTrait, enums.BlasPipelineTrait
     block = (ctypes.c_longlong * 3)()
-    mathdx.call("cublasdxGetPipelineTraitInt64s", pipelines["device"], pipeline.BLOCK_DIM, 3, block)
+    mathdx.call("cublasdxGetPipelineTraitInt64s", pipelines["device"], BlasPipelineTrait.BLOCK_DIM, 3, block)
     return {
-        "pipeline": _trait("Pipeline", pipelines["device"], pipeline.STORAGE_BYTES),
-        "pipeline_alignment": _trait("Pipeline", pipelines["device"], pipeline.STORAGE_ALIGNMENT_BYTES),
-        "buffer": _trait("Pipeline", pipelines["device"], pipeline.BUFFER_SIZE),
-        "buffer_alignment": _trait("Pipeline", pipelines["device"], pipeline.BUFFER_ALIGNMENT_BYTES),
-        "tile": _trait("Pipeline", pipelines["tile"], pipeline.STORAGE_BYTES),
-        "accumulator": _trait("Tensor", tensors["accumulator"], tensor.STORAGE_BYTES),
-        "fragment": _trait("Tensor", tensors["fragment"], tensor.STORAGE_BYTES),
+        "pipeline": _trait("Pipeline", pipelines["device"], BlasPipelineTrait.STORAGE_BYTES),
+        "pipeline_alignment": _trait("Pipeline", pipelines["device"], BlasPipelineTrait.STORAGE_ALIGNMENT_BYTES),
+        "buffer": _trait("Pipeline", pipelines["device"], BlasPipelineTrait.BUFFER_SIZE),
+        "buffer_alignment": _trait("Pipeline", pipelines["device"], BlasPipelineTrait.BUFFER_ALIGNMENT_BYTES),
+        "tile": _trait("Pipeline", pipelines["tile"], BlasPipelineTrait.STORAGE_BYTES),
+        "accumulator": _trait("Tensor", tensors["accumulator"], BlasTensorTrait.STORAGE_BYTES),
+        "fragment": _trait("Tensor", tensors["fragment"], BlasTensorTrait.STORAGE_BYTES),
         "block_dim": list(block),
     }
 

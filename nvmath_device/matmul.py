@@ -87,7 +87,8 @@ class Matmul:
         alignment: bytes each of the three pointers is aligned to, as a promise; default is the element's size.
         function: ``"MM"``.
         static_block_dim: promise that launches use exactly this block.
-        with_pipeline, enable_input_streaming: cuBLASDx's operators of these names, handed on as they are.
+        with_pipeline, enable_input_streaming: cuBLASDx's operators of these names, handed on as they are;
+            :meth:`multiply` sets both. With ``with_pipeline`` C need not fit into shared memory beside A and B.
         execution: ``"Block"``.
 
     Raises:
@@ -176,7 +177,8 @@ class Matmul:
         if execution.sm is not None and descriptor.leading_dimension != SUGGESTED:
             from nvmath_device.lto.recipes import refuse_oversize
 
-            refuse_oversize(descriptor, execution.sm, "AB")  # C need not be there: see multiply
+            # For multiply, C is in registers.
+            refuse_oversize(descriptor, execution.sm, "AB" if execution.with_pipeline else "ABC")
 
     descriptor: GemmDescriptor
     block_execution: BlockExecution
@@ -465,6 +467,15 @@ class Matmul:
         they are then fetched by TMA. Real element types only.
         """
         return call_in_kernel("Matmul.multiply", "matmul_multiply", self, args, kwargs)
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
+        """Kernel side: the part of :meth:`multiply` that does not depend on the tile, for blocks that compute several.
+
+        ``pipe = pipeline(a, b, [depth])``, then ``pipe.multiply(i, j)`` for each tile, which gives its accumulator,
+        and ``pipe.destroy()`` at the end, each called by every thread. Without the last, a later block waits for
+        ever for the room that the pipeline has taken. An accumulator is valid until the same call makes another one.
+        """
+        return call_in_kernel("Matmul.pipeline", "matmul_pipeline", self, args, kwargs)
 
     def load_a(self, *args: Any, **kwargs: Any) -> None:
         """Kernel side: copy a tile of a global matrix to A in shared memory; every thread calls it.

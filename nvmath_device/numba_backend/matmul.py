@@ -14,8 +14,8 @@ from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import static_leading_dimension_is_miscompiled
 from nvmath_device.matmul import RUNTIME_FORM, STATIC_FORM, Matmul, ResolvedGemm
 from nvmath_device.numba_backend import debug_checks, emit
-from nvmath_device.numba_backend.accumulators import MULTIPLY
 from nvmath_device.numba_backend.copies import matmul_copies
+from nvmath_device.numba_backend.device_pipelines import MATMUL_METHODS
 from nvmath_device.numba_backend.element_types import scalar_type
 from nvmath_device.numba_backend.generated import RequiredBlock
 from nvmath_device.numba_backend.objects import (
@@ -149,10 +149,10 @@ register_constant(
     MatmulType,
     ATTRIBUTES,
     {
-        "multiply": MULTIPLY,
         "execute": method("Matmul.execute", _resolve_execute, _lower_execute),
         "get_shared_storage_size": _storage_size("get_shared_storage_size"),
         "get_shared_storage_size_ab": _storage_size("get_shared_storage_size_ab"),
         **matmul_copies(),
+        **MATMUL_METHODS,
     },
 )

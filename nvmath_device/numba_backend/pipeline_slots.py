@@ -21,33 +21,27 @@ _BYTE, _WORD, _LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _DESCRIPTOR_BYTES = 128  # what one fence covers
 
 
-class Slot:
-    """A block's slot: ``pointer`` is its address, the same in all threads."""
+class Slots:
+    """The slots of one kind of pipeline in a module, and the way from the thread that takes one to the others."""
 
-    def __init__(self, builder: Any, name: str) -> None:
-        self._name = name
-        self._flags = _variable(builder.module, f"{name}_taken", ir.ArrayType(_WORD, SLOTS), _GLOBAL, 4)
-        self._memory = _variable(
-            builder.module, f"{name}_slots", ir.ArrayType(_BYTE, SLOTS * PIPELINE_BYTES), _GLOBAL, 1024
-        )
-        self._index = cgutils.alloca_once(builder, _WORD)
-        self._shared = _variable(builder.module, f"{name}_slot", _LONG, _SHARED, 8)
+    def __init__(self, module: Any, name: str) -> None:
+        self._flags = _variable(module, f"{name}_taken", ir.ArrayType(_WORD, SLOTS), _GLOBAL, 4)
+        self._memory = _variable(module, f"{name}_slots", ir.ArrayType(_BYTE, SLOTS * PIPELINE_BYTES), _GLOBAL, 1024)
+        self._shared = _variable(module, f"{name}_slot", _LONG, _SHARED, 8)
 
     def take(self, builder: Any) -> Any:
-        """Its address, in the thread that takes it, which must be one of the block."""
-        builder.store(builder.and_(_multiprocessor(builder), _number(SLOTS - 1)), self._index)
+        """The address of a free slot, which is this thread's block's from now on."""
+        place = cgutils.alloca_once(builder, _WORD)
+        builder.store(builder.and_(_multiprocessor(builder), _number(SLOTS - 1)), place)
         search, found = builder.append_basic_block("search_slot"), builder.append_basic_block("slot")
         builder.branch(search)
         builder.position_at_end(search)
-        index = builder.load(self._index)
-        builder.store(builder.and_(builder.add(index, _number(1)), _number(SLOTS - 1)), self._index)
-        flag = self._flag(builder, index)
-        old = builder.cmpxchg(flag, _number(0), _number(1), "monotonic", "monotonic")
+        index = builder.load(place)
+        builder.store(builder.and_(builder.add(index, _number(1)), _number(SLOTS - 1)), place)
+        old = builder.cmpxchg(self._flag(builder, index), _number(0), _number(1), "monotonic", "monotonic")
         builder.cbranch(builder.icmp_unsigned("==", builder.extract_value(old, 0), _number(0)), found, search)
         builder.position_at_end(found)
-        builder.store(index, self._index)
-        offset = builder.mul(index, _number(PIPELINE_BYTES))
-        return _generic(builder, builder.gep(self._memory, [_number(0), offset]))
+        return _generic(builder, builder.gep(self._memory, [_number(0), builder.mul(index, _number(PIPELINE_BYTES))]))
 
     def share(self, builder: Any, address: Any) -> None:
         """Leave the address to the other threads, before a barrier."""
@@ -57,10 +51,13 @@ class Slot:
         """The address, after the barrier."""
         return builder.inttoptr(builder.load(self._shared, typ=_LONG), _BYTE.as_pointer())
 
-    def give_back(self, builder: Any) -> None:
-        """In the thread that has taken it, when no thread of the block uses it any more."""
+    def give_back(self, builder: Any, address: Any) -> None:
+        """By one thread, when no thread of the block uses the slot any more."""
         _fence(builder)
-        builder.atomic_rmw("xchg", self._flag(builder, builder.load(self._index)), _number(0), "monotonic")
+        start = builder.ptrtoint(_generic(builder, builder.gep(self._memory, [_number(0), _number(0)])), _LONG)
+        offset = builder.sub(builder.ptrtoint(address, _LONG), start)
+        index = builder.trunc(builder.udiv(offset, ir.Constant(_LONG, PIPELINE_BYTES)), _WORD)
+        builder.atomic_rmw("xchg", self._flag(builder, index), _number(0), "monotonic")
 
     def _flag(self, builder: Any, index: Any) -> Any:
         return builder.gep(self._flags, [_number(0), index])

@@ -11,7 +11,7 @@ missing ``cuda.syncthreads()`` around it does no harm here; and what must be a c
 be computed.
 """
 
-from nvmath_device.numba_backend.simulator_accumulators import matmul_multiply
+from nvmath_device.numba_backend.simulator_accumulators import matmul_multiply, matmul_pipeline
 from nvmath_device.numba_backend.simulator_fft import (
     fft_batch_id,
     fft_execute,
@@ -40,6 +40,7 @@ __all__ = [
     "matmul_execute",
     "matmul_load",
     "matmul_multiply",
+    "matmul_pipeline",
     "matmul_store",
     "shared_array",
     "shared_part",

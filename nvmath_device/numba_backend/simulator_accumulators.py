@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Matmul.multiply`` and its accumulator in simulated kernels."""
+"""``Matmul.multiply``, ``Matmul.pipeline`` and accumulators in simulated kernels."""
 
 from __future__ import annotations
 
@@ -18,34 +18,65 @@ from nvmath_device.targets import SIMULATED_CC
 
 
 def matmul_multiply(mm: Matmul, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Accumulator:
-    """All threads of the block come, the last one computes the tile, then all go on with their shares of it."""
+    """``Matmul.multiply``."""
     call = Call("Matmul.multiply", mm)
-    thread = calling_thread(call.name)
     given = call.bind(args, kwargs, ("a", "b", "i", "j"), optional=("depth",))
-    shared: dict[str, Array] = {}
+    return Pipeline(call, mm, given["a"], given["b"], given.get("depth")).tile(call, given["i"], given["j"])
 
-    def prepare() -> tuple[Array, Array]:
-        check_block(call, mm, thread.block)
-        pipeline_plan(mm.descriptor, mm._here.execution, depth=given.get("depth"), sm=SIMULATED_CC)
-        a, b = (
-            call.values(name, call.array(name, given[name], ndim=(2,)), value)
-            for name, value in zip("ab", mm.descriptor.value_types, strict=False)
+
+def matmul_pipeline(mm: Matmul, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pipeline:
+    """``Matmul.pipeline``."""
+    call = Call("Matmul.pipeline", mm)
+    calling_thread(call.name)
+    given = call.bind(args, kwargs, ("a", "b"), optional=("depth",))
+    return Pipeline(call, mm, given["a"], given["b"], given.get("depth"))
+
+
+class Pipeline:
+    """Two whole matrices, checked."""
+
+    def __init__(self, call: Call, mm: Matmul, a: Any, b: Any, depth: Any) -> None:
+        self._mm, self._places, self._destroyed = mm, {"a": Place(a), "b": Place(b)}, False
+        pipeline_plan(mm.descriptor, mm._here.execution, depth=depth, sm=SIMULATED_CC)
+        self._a, self._b = (
+            call.values(name, call.array(name, given, ndim=(2,)), value)
+            for (name, given), value in zip({"a": a, "b": b}.items(), mm.descriptor.value_types, strict=False)
         )
-        if a.shape[1] != b.shape[0]:
-            raise call.execution_error(f"wants a (M, K) and b (K, N), got {a.shape} and {b.shape}")
-        return a, b
+        if self._a.shape[1] != self._b.shape[0]:
+            raise call.execution_error(f"wants a (M, K) and b (K, N), got {self._a.shape} and {self._b.shape}")
 
-    def finish(operands: tuple[Array, Array], own: dict[Any, dict[str, Array]]) -> None:
-        result = _tile_of(mm, *operands, int(given["i"]), int(given["j"]))
-        for place in own.values():
-            place["tile"] = result
+    def multiply(self, *args: Any, **kwargs: Any) -> Accumulator:
+        call = Call("pipeline.multiply", self._mm)
+        given = call.bind(args, kwargs, ("i", "j"))
+        if self._destroyed:
+            raise call.execution_error("was called after destroy()")
+        return self.tile(call, given["i"], given["j"])
 
-    same = {name: Place(value) if name in "ab" else value for name, value in given.items()}
-    thread.block.together(thread, (call.name, mm), same=same, own=shared, prepare=prepare, finish=finish)
-    tile = shared["tile"]
-    first = (int(given["i"]) * tile.shape[0], int(given["j"]) * tile.shape[1])
-    shape = (given["a"].shape[0], given["b"].shape[1])
-    return Accumulator(tile, first, shape, range(thread.linear, tile.size, thread.block.dim.size))
+    def destroy(self) -> None:
+        self._destroyed = True
+
+    def tile(self, call: Call, i: Any, j: Any) -> Accumulator:
+        """All threads of the block come, the last one computes, then all go on with their shares of the tile."""
+        thread = calling_thread(call.name)
+        mine: dict[str, Array] = {}
+
+        def finish(_: None, of_all: dict[Any, dict[str, Array]]) -> None:
+            result = _tile_of(self._mm, self._a, self._b, int(i), int(j))
+            for one in of_all.values():
+                one["tile"] = result
+
+        thread.block.together(
+            thread,
+            (call.name, self._mm),
+            same={**self._places, "i": int(i), "j": int(j)},
+            own=mine,
+            prepare=lambda: check_block(call, self._mm, thread.block),
+            finish=finish,
+        )
+        tile = mine["tile"]
+        first = (int(i) * tile.shape[0], int(j) * tile.shape[1])
+        shape = (self._a.shape[0], self._b.shape[1])
+        return Accumulator(tile, first, shape, range(thread.linear, tile.size, thread.block.dim.size))
 
 
 def _tile_of(mm: Matmul, a: Array, b: Array, i: int, j: int) -> Array:

@@ -166,3 +166,23 @@ def test_a_second_product_in_one_kernel():
     want = a.astype(float) @ b.astype(float)
     assert error(c.copy_to_host(), want) < BOUND
     assert error(d.copy_to_host(), want) < BOUND
+
+
+def test_blocks_that_compute_several_tiles():
+    mm = FAST
+
+    @nd.jit
+    def persistent(a, b, c, rows, columns):
+        pipe = mm.pipeline(a, b)
+        for tile in range(cuda.blockIdx.x, rows * columns, cuda.gridDim.x):
+            pipe.multiply(tile % rows, tile // rows).store(c)
+        pipe.destroy()
+
+    m, n, k = 1100, 1900, 448
+    a, b = operands(mm, m, n, k)
+    c = cuda.to_device(np.full((m, n), np.nan, np.float32))
+    (rows, columns), *rest = configuration(mm, m, n)
+    for blocks in (1, 7, rows * columns):
+        c.copy_to_device(np.full((m, n), np.nan, np.float32))
+        persistent[blocks, *rest](cuda.to_device(a), cuda.to_device(b), c, rows, columns)
+        assert error(c.copy_to_host(), a.astype(float) @ b.astype(float)) < BOUND

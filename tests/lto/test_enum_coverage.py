@@ -24,6 +24,8 @@ from nvmath_device.fft_descriptor import THREAD_LAYOUTS, TRANSPOSITIONS
 from nvmath_device.lto import mathdx, mathdx_enums, worker
 from nvmath_device.lto.not_offered import NOT_OFFERED
 from nvmath_device.lto.recipes import FFT_APIS, FFT_ID_FUNCTIONS, GEMM_APIS, fft_recipe
+from nvmath_device.pipelines import pipeline_plan
+from tests.real_code import PIPELINED, SM90A
 
 PACKAGE = Path(nd.__file__).parent
 LTO = Path(mathdx_enums.__file__).parent
@@ -164,6 +166,7 @@ def handed_over() -> set[str]:
         for recipe in gemm_recipes():
             worker.perform("code", recipe)
         worker.perform("gemm_suggestions", recipe)
+        worker.open_descriptor(pipeline_plan(*PIPELINED.resolved(SM90A), depth=None, sm=SM90A).recipe)
         for recipe in fft_recipes():
             worker.perform("code", recipe)
             worker.ask_fft_traits(recipe)

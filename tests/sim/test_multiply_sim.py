@@ -82,3 +82,32 @@ def test_mistakes_are_named(block, k_of_b, words):
     c = cuda.to_device(np.zeros((16, 32), np.float32))
     with pytest.raises(KernelExecutionError, match=words):
         product[1, block](cuda.to_device(a), cuda.to_device(b), c)
+
+
+@nd.jit
+def persistent(a, b, c, rows, columns):
+    pipe = MM.pipeline(a, b)
+    for tile in range(cuda.blockIdx.x, rows * columns, cuda.gridDim.x):
+        pipe.multiply(tile % rows, tile // rows).store(c)
+    pipe.destroy()
+
+
+def test_a_pipeline_serves_several_tiles():
+    m, n, k = 40, 70, 24
+    a, b = operands(m, n, k)
+    c = cuda.to_device(np.full((m, n), np.nan, np.float32))
+    _, block, stream, shared = configuration(m, n)
+    persistent[2, block, stream, shared](cuda.to_device(a), cuda.to_device(b), c, 3, 3)
+    np.testing.assert_allclose(c.copy_to_host(), a.astype(float) @ b.astype(float), atol=1e-5)
+
+
+def test_a_destroyed_pipeline_is_noticed():
+    @cuda.jit
+    def kernel(a, b, c):
+        pipe = MM.pipeline(a, b)
+        pipe.destroy()
+        pipe.multiply(0, 0).store(c)
+
+    a, b = operands(16, 32, 8)
+    with pytest.raises(KernelExecutionError, match="after destroy"):
+        kernel[1, 32](cuda.to_device(a), cuda.to_device(b), cuda.to_device(np.zeros((16, 32), np.float32)))
