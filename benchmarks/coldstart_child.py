@@ -175,6 +175,37 @@ def our_eight() -> None:
         assert error < {"float16": 1e-3, "float32": 1e-6}[precision], (m, k, precision, error)
 
 
+def our_pipelined() -> None:
+    """A whole product by ``Matmul.multiply``."""
+    import numpy as np
+    from numba import cuda
+
+    import nvmath_device as nd
+
+    lap("imports")
+    make_context()
+    mm = nd.Matmul(
+        size=(128, 256, 64), precision=("float16", "float16", "float32"), data_type="real",
+        arrangement=("row_major", "col_major", "row_major"), block_size=256, alignment=nd.MAX_ALIGNMENT,
+    )  # fmt: skip
+
+    @nd.jit
+    def kernel(a: Any, b: Any, c: Any) -> None:
+        mm.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y).store(c)
+
+    rng = np.random.default_rng()
+    a, b = (rng.uniform(-1, 1, (512, 512)).astype(np.float16) for _ in range(2))
+    lap("made")
+    da, db, dc = cuda.to_device(a), cuda.to_device(b), cuda.device_array((512, 512), np.float32)
+    lap("arrays")
+    kernel[(4, 2), mm.block_dim, 0, mm.get_pipeline_storage_size()](da, db.T, dc)
+    cuda.synchronize()
+    lap("launched")
+    want = a.astype(float) @ b.T.astype(float)
+    error = np.linalg.norm(dc.copy_to_host() - want) / np.linalg.norm(want)
+    assert error < 1e-5, error
+
+
 def our_fft() -> None:
     import numpy as np
     from numba import cuda
@@ -209,6 +240,8 @@ def our_fft() -> None:
     assert error < 1e-6, error
 
 
-{"bare": bare, "gemm": our_gemm, "fft": our_fft, "eight": our_eight, "peer": peer_gemm}[what]()
+{"bare": bare, "gemm": our_gemm, "fft": our_fft, "eight": our_eight, "pipelined": our_pipelined, "peer": peer_gemm}[
+    what
+]()
 with open(path, "w") as file:
     json.dump(laps, file)

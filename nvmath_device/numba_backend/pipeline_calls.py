@@ -53,7 +53,7 @@ class Functions:
     """Calls of a pipeline's functions, whose code is linked into the kernel."""
 
     def __init__(self, context: Any, builder: Any, plan: PipelinePlan) -> None:
-        self._context, self._builder, self._recipe = context, builder, plan.recipe
+        self._builder, self._recipe = builder, plan.recipe
         block = RequiredBlock(plan.block_dim, exact=True)
         context.active_code_library.add_linking_file(generated(plan.recipe, block, plan.check))
 
