@@ -3,7 +3,8 @@
 
 Each program (``coldstart_child.py``) is a new interpreter, timed from outside; they take turns. ``beyond`` is what is
 left after imports and the context: descriptors, the kernel's code, loading, arrays, launch. ``eight`` is a kernel that
-uses eight GEMM descriptors, ``pipelined`` one that calls ``Matmul.multiply``. nvmath-python generates and links its code in each process; it runs once.
+uses eight GEMM descriptors, ``pipelined`` one that calls ``Matmul.multiply``. nvmath-python generates and links its
+code in each process; it runs once.
 
     python benchmarks/coldstart.py --json coldstart.json
 """
