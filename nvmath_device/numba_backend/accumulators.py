@@ -7,16 +7,14 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.cudadecl import registry as typing_registry
-from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
-from numba.cuda.typing.templates import AttributeTemplate, signature
+from numba.cuda.typing.templates import signature
 
 from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.element_types import scalar_type
-from nvmath_device.numba_backend.objects import Call, literal_type, lower_literal, method
+from nvmath_device.numba_backend.objects import Call, method, register_value
 from nvmath_device.numba_backend.operands import check_writable
 from nvmath_device.numba_backend.pipeline_calls import (
     INT,
@@ -42,6 +40,11 @@ class AccumulatorType(types.Type):
     @property
     def element(self) -> Any:
         return scalar_type(self.plan.descriptor.value_types[2])
+
+    @property
+    def size(self) -> int:
+        """Elements that a thread holds."""
+        return self.plan.fragment_size
 
 
 @register_model(AccumulatorType)
@@ -183,26 +186,11 @@ def _all(builder: Any, *conditions: Any) -> Any:
     return result
 
 
-# -- registration --------------------------------------------------------------------------------------------
-
-_METHODS = {
-    "store": method("accumulator.store", _resolve_store, _lower_store, value=True),
-    "map": method("accumulator.map", _resolve_map, _lower_map, value=True),
-}
-
-
-@typing_registry.register_attr
-class _Attributes(AttributeTemplate):
-    key = AccumulatorType
-
-    def generic_resolve(self, typ: Any, attr: str) -> Any:
-        if attr in _METHODS:
-            return types.BoundFunction(_METHODS[attr], typ)
-        return literal_type(typ.plan.fragment_size) if attr == "size" else None
-
-
-@lowering_registry.lower_getattr_generic(AccumulatorType)
-def _lower_attribute(context: Any, builder: Any, typ: Any, value: Any, attr: str) -> Any:
-    if attr in _METHODS:
-        return value
-    return lower_literal(context, builder, literal_type(typ.plan.fragment_size))
+register_value(
+    AccumulatorType,
+    {
+        "store": method("accumulator.store", _resolve_store, _lower_store, value=True),
+        "map": method("accumulator.map", _resolve_map, _lower_map, value=True),
+    },
+    attributes=("size",),
+)

@@ -7,15 +7,13 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, nvvmutils, types
-from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
-from numba.cuda.typing.templates import AttributeTemplate
 
 from nvmath_device.numba_backend import debug_checks, emit
 from nvmath_device.numba_backend.accumulators import AccumulatorType
 from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
-from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline_target
+from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline_target, register_value
 from nvmath_device.numba_backend.operands import check_matrix, check_view
 from nvmath_device.numba_backend.pipeline_calls import (
     BYTE,
@@ -228,15 +226,10 @@ MATMUL_METHODS = {
     "multiply": method("Matmul.multiply", _resolve_multiply, _lower_multiply),
     "pipeline": method("Matmul.pipeline", _resolve_pipeline, _lower_pipeline),
 }
-_METHODS = {
-    "multiply": method("pipeline.multiply", _resolve_tile, _lower_tile, value=True),
-    "destroy": method("pipeline.destroy", _resolve_destroy, _lower_destroy, value=True),
-}
-
-
-@typing_registry.register_attr
-class _Attributes(AttributeTemplate):
-    key = PipelineType
-
-    def generic_resolve(self, typ: Any, attr: str) -> Any:
-        return types.BoundFunction(_METHODS[attr], typ) if attr in _METHODS else None
+register_value(
+    PipelineType,
+    {
+        "multiply": method("pipeline.multiply", _resolve_tile, _lower_tile, value=True),
+        "destroy": method("pipeline.destroy", _resolve_destroy, _lower_destroy, value=True),
+    },
+)

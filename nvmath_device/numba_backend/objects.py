@@ -135,6 +135,25 @@ def register_constant(cls: type[ConstantType], attributes: Iterable[str], method
         return lower_literal(context, builder, literal_type(getattr(typ.for_target(), attr)))
 
 
+def register_value(cls: type[types.Type], methods: dict[str, Any], attributes: Iterable[str] = ()) -> None:
+    """Give values of ``cls`` methods, templates made with ``value=True``, and constants that are read off the type."""
+    names = frozenset(attributes)
+
+    class Attributes(AttributeTemplate):
+        key = cls
+
+        def generic_resolve(self, typ: Any, attr: str) -> Any:
+            if attr in methods:
+                return types.BoundFunction(methods[attr], typ)
+            return literal_type(getattr(typ, attr)) if attr in names else None
+
+    typing_registry.register_attr(Attributes)
+
+    @lowering_registry.lower_getattr_generic(cls)
+    def lower_attribute(context: Any, builder: Any, typ: Any, value: Any, attr: str) -> Any:
+        return value if attr in methods else lower_literal(context, builder, literal_type(getattr(typ, attr)))
+
+
 def method(
     name: str,
     resolve: Callable[..., Signature],
