@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from nvmath_device.launch_limits import Fit
     from nvmath_device.lto.recipes import Recipe
+    from nvmath_device.pipeline_paths import PipelinePath
 
 
 # What ``execute`` may be called with, by name and in order.
@@ -409,6 +410,25 @@ class Matmul:
 
         descriptor, execution = self.resolved(None if sm is None else compute_capability(sm))
         return pipeline_plan(descriptor, execution, depth=depth, sm=execution.sm).buffer_bytes  # type: ignore[arg-type]
+
+    def path(self, *, sm: Any = None) -> PipelinePath:
+        """Which instructions :meth:`multiply` becomes in a kernel of ``nd.jit``, and what keeps it from faster ones.
+
+        ``sm`` is the target; default is this descriptor's own, else the current device. Nothing is compiled: these are
+        rules, for libmathdx 0.4.2. ``kernel.report()`` counts what there is.
+
+        Raises:
+            InvalidArgumentError, UnsupportedError: there is no such pipeline.
+        """
+        from nvmath_device.pipeline_paths import path_of
+        from nvmath_device.pipelines import pipeline_plan
+
+        descriptor, execution = self.resolved(None if sm is None else compute_capability(sm))
+        target = execution.sm
+        assert target is not None
+        if target[:2] == (9, 0):  # see nd.jit
+            target = target._replace(arch="a")
+        return path_of(pipeline_plan(descriptor, execution, depth=None, sm=target))
 
     def fits(self, *, shared: int = 0, sm: Any = None) -> Fit:
         """Whether a block has the shared memory and the threads for A, B and C, and how many blocks run at a time.
