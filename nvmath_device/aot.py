@@ -179,7 +179,7 @@ def _compiled(
                 code = link(modules.modules, sm=modules.target, output=kind, optimize=is_optimised(options))
             if kind == "cubin":
                 resources = read_resources(code, name)
-            codes.append((kind, target, code))
+            codes.append((kind, modules.target, code))
         needs[target.sm] = TargetNeeds(modules.blocks_as_dicts, modules.least_shared, resources)
     code = fatbin(codes, name=modules.entry) if output == "fatbin" else codes[0][2]
     record = LaunchRecord(modules.entry, parameters, modules.cooperative, needs)

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda import pathfinder
 from numba import cuda
 from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LTOIR, Archive, Cubin, CUSource, Fatbin, Object, PTXSource
@@ -25,6 +23,7 @@ from nvmath_device.lto.fatbin import fatbin
 from nvmath_device.lto.link import link
 from nvmath_device.numba_backend.compiling import NeedsNumba
 from tests import sass
+from tests.fatbins import contents
 from tests.real_code import DOUBLE, FORWARD, SM90, counts, gemm_kernel, generated  # noqa: F401  (a fixture)
 
 VECTOR = float32[::1]
@@ -37,15 +36,6 @@ def plain(x, factor):
 
 
 PLAIN = void(VECTOR, float32)
-
-
-def contents(file_in_fatbin, folder):
-    """Names of the files in a fatbin, as cuobjdump lists them."""
-    path = folder / "code.fatbin"
-    path.write_bytes(file_in_fatbin)
-    tool = pathfinder.find_nvidia_binary_utility("cuobjdump")
-    done = subprocess.run([tool, "-lelf", "-lptx", path], capture_output=True, text=True, check=True)
-    return [line.rpartition(" ")[2] for line in done.stdout.splitlines() if line]
 
 
 # -- outputs -------------------------------------------------------------------------------------------------

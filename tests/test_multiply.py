@@ -15,6 +15,7 @@ from nvmath_device.lto import codegen
 from nvmath_device.lto.pipeline_recipes import ROLES, symbol_of
 from nvmath_device.pipelines import pipeline_plan
 from tests import sass
+from tests.fatbins import contents
 from tests.real_code import PIPELINED as MM
 from tests.real_code import SM90A, generated  # noqa: F401  (a fixture)
 
@@ -93,6 +94,12 @@ def test_code_for_the_chip_alone_is_linked_for_it(codes):
     assert "HGMMA" in {x.partition(".")[0] for x in sass.instructions(compiled.code)}
     (needs,) = compiled.record.targets.values()
     assert needs.least_shared == 196_672
+
+
+def test_a_fatbin_says_that_its_code_is_for_the_chip_alone(generated, tmp_path):
+    compiled = nd.compile(product, void(A, B, C), sm=90, output="fatbin", name="product")
+    assert list(compiled.record.targets) == ["sm_90"]
+    assert contents(compiled.code, tmp_path) == ["product.sm_90a.cubin", "product.sm_90a.ptx"]
 
 
 def test_only_the_elements_inside_are_written(codes):
