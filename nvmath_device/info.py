@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nvmath_device.errors import MissingDependencyError
-from nvmath_device.numba_backend.supported import NUMBA_CUDA_FROM
+from nvmath_device.numba_backend.supported import NUMBA_CUDA_FROM, version_numbers
 
 Report = dict[str, Any]
 
@@ -251,9 +251,9 @@ def _judge_packages(packages: Report, extra: str) -> Iterable[Finding]:
         return
     if missing := [name for name in NEEDED_PACKAGES if packages[name] is None]:
         yield f"not installed: {', '.join(missing)}", _pip_extra(extra), False
-    if (numba_cuda := packages["numba-cuda"]) and _numbers(numba_cuda) < _numbers(NUMBA_CUDA_FROM):
+    if (numba_cuda := packages["numba-cuda"]) and version_numbers(numba_cuda) < version_numbers(NUMBA_CUDA_FROM):
         yield f"numba-cuda {numba_cuda} is too old", f'pip install "numba-cuda>={NUMBA_CUDA_FROM}"', False
-    if (numpy := packages["numpy"]) and _numbers(numpy)[:2] >= NUMPY_CAP:
+    if (numpy := packages["numpy"]) and version_numbers(numpy)[:2] >= NUMPY_CAP:
         yield f"numba-cuda does not work with NumPy {numpy}", 'pip install "numpy<2.5"', False
 
 
@@ -272,7 +272,7 @@ def _judge_libraries(libraries: Report, cuda_major: int | None, extra: str) -> I
     nvrtc, linker = libraries["nvrtc"], libraries["nvJitLink"]
     if _failed(nvrtc) or _failed(linker):
         return
-    made_by, linked_by = _numbers(nvrtc["version"]), _numbers(linker["version"])
+    made_by, linked_by = version_numbers(nvrtc["version"]), version_numbers(linker["version"])
     if made_by[0] != linked_by[0] or made_by > linked_by:
         problem = f"nvJitLink {linker['version']} cannot link the code of NVRTC {nvrtc['version']}"
         package = "nvidia-nvjitlink-cu12" if made_by[0] == 12 else "nvidia-nvjitlink"
@@ -317,16 +317,6 @@ def _pip_extra(extra: str) -> str:
 
 def _file_stem(library: str) -> str:
     return f"lib{library}"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: '2.5.0rc1' -> (2, 5)."""
-    numbers = []
-    for part in version.split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
 
 
 # -- writing ------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ BARRIER_BYTES = 16  # of a stage: one for "full", one for "empty"
 # A kernel that makes its pipelines keeps this much beside the stages, where it edits descriptors of tensors.
 RESERVED_BYTES = 1024
 TILE_BYTES, STATE_BYTES = 128, 128  # room for libmathdx's objects: 88 or 104 seen, and 32 beside the fragment
-PIPELINE_BYTES = 1024  # 576 seen with TMA, 72 without
+PIPELINE_BYTES = 960  # 576 seen with TMA, 72 without
 
 
 @frozen()

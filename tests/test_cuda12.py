@@ -11,14 +11,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
 
 from nvmath_device.kernel_report import report
+from tests.environments import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEELS = (
@@ -72,17 +70,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment whose CUDA packages are those above; all else is of the one that runs this."""
-    folder = tmp_path_factory.mktemp("cuda12")
-    venv.create(folder, symlinks=True, with_pip=False)
-    made = folder / "bin" / "python"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", made, "install", "-q", "--no-deps", *WHEELS], check=True, timeout=600
-    )
-    # As a folder of packages, so that the files count by which Numba's package is replaced by numba-cuda's.
-    (site,) = folder.glob("lib/python*/site-packages")
-    outer = sysconfig.get_path("purelib")
-    (site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
-    return made
+    return environment_with(tmp_path_factory.mktemp("cuda12"), *WHEELS)
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,7 @@ installation takes; here are the oldest one, and what is older."""
 from __future__ import annotations
 
 import subprocess
-import sys
-import sysconfig
 import tomllib
-import venv
 from importlib import metadata
 from pathlib import Path
 
@@ -21,6 +18,7 @@ import nvmath_device as nd
 from nvmath_device import numba_backend
 from nvmath_device.errors import MissingDependencyError
 from nvmath_device.numba_backend.supported import NUMBA_CUDA_FROM, check_numba_cuda
+from tests.environments import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
 ENOUGH = [f"tests/test_{name}.py" for name in ("kernel_typing", "jit_launching", "aot", "device_helpers")]
@@ -54,13 +52,7 @@ def test_r040_the_oldest_version_that_is_declared_works(tmp_path):
     if metadata.version("numba-cuda") == NUMBA_CUDA_FROM:
         assert numba_cuda.__version__ == NUMBA_CUDA_FROM
         return
-    venv.create(tmp_path, symlinks=True, with_pip=False)
-    python = tmp_path / "bin" / "python"
-    wheel = f"numba-cuda=={NUMBA_CUDA_FROM}"
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", wheel]
-    subprocess.run(command, check=True, timeout=600)
-    (site,) = tmp_path.glob("lib/python*/site-packages")
-    (site / "outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    python = environment_with(tmp_path, f"numba-cuda=={NUMBA_CUDA_FROM}")
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *ENOUGH]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-5000:]

@@ -92,7 +92,7 @@ GOOD = {"buffer": 196_672, "fragment": 512, "accumulator": 544, "tile": 104, "pi
 
 @pytest.mark.parametrize(
     "change",
-    [{"buffer": 196_673}, {"fragment": 508}, {"fragment": 516}, {"accumulator": 641}, {"tile": 129}, {"pipeline": 1025},
+    [{"buffer": 196_673}, {"fragment": 508}, {"fragment": 516}, {"accumulator": 641}, {"tile": 129}, {"pipeline": 961},
      {"block_dim": [384, 1, 1]}],
 )  # fmt: skip
 def test_a_libmathdx_that_needs_more_is_noticed(change):

@@ -149,7 +149,7 @@ class Lowered:
 
     def _link_target(self) -> ComputeCapability:
         chips = {code.recipe.chip for code in self.generated} - {""}
-        return self._target._replace(arch=chips.pop()) if chips else self._target
+        return self._target._replace(arch=min(chips)) if chips else self._target
 
 
 def compile_modules(

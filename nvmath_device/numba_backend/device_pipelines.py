@@ -14,7 +14,7 @@ from nvmath_device.numba_backend import debug_checks, emit
 from nvmath_device.numba_backend.accumulators import AccumulatorType
 from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
 from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline_target, register_value
-from nvmath_device.numba_backend.operands import check_matrix, check_view
+from nvmath_device.numba_backend.operands import check_order, check_view
 from nvmath_device.numba_backend.pipeline_calls import (
     BYTE,
     INT,
@@ -29,7 +29,7 @@ from nvmath_device.numba_backend.pipeline_calls import (
     room,
     tensor,
 )
-from nvmath_device.numba_backend.pipeline_slots import Slots, acquire_descriptors
+from nvmath_device.numba_backend.pipeline_slots import Slots, acquire_descriptors, give_back
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.pipelines import PIPELINE_BYTES, TILE_BYTES, PipelinePlan, pipeline_plan
 
@@ -105,10 +105,10 @@ def _multiply(context: Any, builder: Any, plan: PipelinePlan, made: Any, i: Any,
 
 def _destroy(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> None:
     """Every thread is behind a barrier that follows its last use of the pipeline."""
-    names, slots = Functions(context, builder, plan), Slots(builder.module, plan.recipe.symbol)
+    names = Functions(context, builder, plan)
     with builder.if_then(_is_first_thread(builder)):
         names.call("pipeline_destroy", [pipeline(made.device)])
-        slots.give_back(builder, made.device)
+        give_back(builder, made.device)
 
 
 def _check_at_run_time(context: Any, builder: Any, plan: PipelinePlan, array_types: Any, arrays: Any) -> None:
@@ -140,7 +140,7 @@ def _plan(typ: Any, call: Call, arguments: dict[str, Any]) -> PipelinePlan:
     plan = pipeline_plan(descriptor, execution, depth=stages, sm=target)
     for name, value, order in zip("ab", descriptor.value_types, descriptor.arrangement, strict=False):
         check_view(call, name, arguments[name], value)
-        check_matrix(call, name, arguments[name], value, order)
+        check_order(call, name, arguments[name], order)
     return plan
 
 

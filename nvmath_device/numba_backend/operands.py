@@ -23,11 +23,17 @@ def check_matrix(call: Call, name: str, given: Any, value: ValueType, order: str
         raise call.error(f"wants elements of {wanted(value)} for {name}, got an array of {given.dtype}")
     if given.ndim == 1 and given.layout not in "CF":
         raise call.error(f"wants a contiguous 1-D array for {name} (it is used as a pointer), got {given}")
-    if given.ndim == 2 and given.layout == {COL_MAJOR: "C", ROW_MAJOR: "F"}[order]:
+    if given.ndim == 2:
+        check_order(call, name, given, order, also="a 1-D array, ")
+
+
+def check_order(call: Call, name: str, given: Any, order: str, *, also: str = "") -> None:
+    """A 2-D array that is not known to have the other order; ``also`` is what else could be passed, for the message."""
+    if given.layout == {COL_MAJOR: "C", ROW_MAJOR: "F"}[order]:
         raise call.error(
             f"wants a {order} matrix for {name}, as the descriptor's arrangement says, got a "
             f"{'row' if order == COL_MAJOR else 'column'}-major 2-D array; pass its transpose (x.T), "
-            "a 1-D array, or change the arrangement"
+            f"{also}or change the arrangement"
         )
 
 

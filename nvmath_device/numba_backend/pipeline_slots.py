@@ -2,8 +2,8 @@
 """Room in global memory for the pipelines of the blocks that are running: the hardware that fetches tiles (TMA) reads
 their descriptors from there, and a kernel has no other memory of its own that would do.
 
-A slot is taken by a block and given back by it. Blocks look for one from a place on that follows from their
-multiprocessor, so they hardly ever meet.
+A slot is taken by a block and given back by it, in whichever function has its address: a word at its end says whether
+it is taken. Blocks look for one from a place on that follows from their multiprocessor, so they hardly ever meet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from numba.cuda import cgutils
 
 from nvmath_device.pipelines import PIPELINE_BYTES
 
-SLOTS = 512
+SLOTS, SLOT_BYTES = 512, 1024
+assert PIPELINE_BYTES <= SLOT_BYTES - 4
 _GLOBAL, _SHARED = 1, 3  # address spaces
 _BYTE, _WORD, _LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _DESCRIPTOR_BYTES = 128  # what one fence covers
@@ -25,8 +26,7 @@ class Slots:
     """The slots of one kind of pipeline in a module, and the way from the thread that takes one to the others."""
 
     def __init__(self, module: Any, name: str) -> None:
-        self._flags = _variable(module, f"{name}_taken", ir.ArrayType(_WORD, SLOTS), _GLOBAL, 4)
-        self._memory = _variable(module, f"{name}_slots", ir.ArrayType(_BYTE, SLOTS * PIPELINE_BYTES), _GLOBAL, 1024)
+        self._memory = _variable(module, f"{name}_slots", ir.ArrayType(_BYTE, SLOTS * SLOT_BYTES), _GLOBAL, SLOT_BYTES)
         self._shared = _variable(module, f"{name}_slot", _LONG, _SHARED, 8)
 
     def take(self, builder: Any) -> Any:
@@ -38,10 +38,11 @@ class Slots:
         builder.position_at_end(search)
         index = builder.load(place)
         builder.store(builder.and_(builder.add(index, _number(1)), _number(SLOTS - 1)), place)
-        old = builder.cmpxchg(self._flag(builder, index), _number(0), _number(1), "monotonic", "monotonic")
+        slot = _generic(builder, builder.gep(self._memory, [_number(0), builder.mul(index, _number(SLOT_BYTES))]))
+        old = builder.cmpxchg(_flag(builder, slot), _number(0), _number(1), "monotonic", "monotonic")
         builder.cbranch(builder.icmp_unsigned("==", builder.extract_value(old, 0), _number(0)), found, search)
         builder.position_at_end(found)
-        return _generic(builder, builder.gep(self._memory, [_number(0), builder.mul(index, _number(PIPELINE_BYTES))]))
+        return slot
 
     def share(self, builder: Any, address: Any) -> None:
         """Leave the address to the other threads, before a barrier."""
@@ -51,16 +52,17 @@ class Slots:
         """The address, after the barrier."""
         return builder.inttoptr(builder.load(self._shared, typ=_LONG), _BYTE.as_pointer())
 
-    def give_back(self, builder: Any, address: Any) -> None:
-        """By one thread, when no thread of the block uses the slot any more."""
-        _fence(builder)
-        start = builder.ptrtoint(_generic(builder, builder.gep(self._memory, [_number(0), _number(0)])), _LONG)
-        offset = builder.sub(builder.ptrtoint(address, _LONG), start)
-        index = builder.trunc(builder.udiv(offset, ir.Constant(_LONG, PIPELINE_BYTES)), _WORD)
-        builder.atomic_rmw("xchg", self._flag(builder, index), _number(0), "monotonic")
 
-    def _flag(self, builder: Any, index: Any) -> Any:
-        return builder.gep(self._flags, [_number(0), index])
+def give_back(builder: Any, slot: Any) -> None:
+    """By one thread, when no thread of the block uses the slot any more."""
+    _fence(builder)
+    builder.atomic_rmw("xchg", _flag(builder, slot), _number(0), "monotonic")
+
+
+def _flag(builder: Any, slot: Any) -> Any:
+    """As an address in global memory: one that might be anywhere would keep the accumulator out of registers."""
+    place = builder.gep(slot, [_number(SLOT_BYTES - 4)])
+    return builder.addrspacecast(builder.bitcast(place, _WORD.as_pointer()), _WORD.as_pointer(_GLOBAL))
 
 
 def acquire_descriptors(builder: Any, address: Any, nbytes: int) -> None:

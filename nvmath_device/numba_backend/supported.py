@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
+from itertools import takewhile
 
 from nvmath_device.errors import MissingDependencyError
 
@@ -22,12 +22,13 @@ def check_numba_cuda() -> None:
     import numba_cuda  # type: ignore[import-untyped]
 
     found = numba_cuda.__version__
-    if _numbers(found) < _numbers(NUMBA_CUDA_FROM):
+    if version_numbers(found) < version_numbers(NUMBA_CUDA_FROM):
         raise MissingDependencyError(
             f"nvmath_device needs numba-cuda {NUMBA_CUDA_FROM} or newer, and {found} is installed. "
             f'Run: pip install "numba-cuda>={NUMBA_CUDA_FROM}"'
         )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: '2.5.0rc1' -> (2, 5)."""
+    return tuple(int(part) for part in takewhile(str.isdigit, version.split(".")))
