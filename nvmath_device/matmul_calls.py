@@ -51,8 +51,9 @@ class MatmulCalls:
         """Kernel side: the part of :meth:`multiply` that does not depend on the tile, for blocks that compute several.
 
         ``pipe = pipeline(a, b, [depth])``, then ``pipe.multiply(i, j)`` for each tile, which gives its accumulator,
-        and ``pipe.destroy()`` at the end, each called by every thread. Without the last, a later block waits for
-        ever for the room that the pipeline has taken. An accumulator is valid until the same call makes another one.
+        and ``pipe.destroy()`` at the end, each called by every thread. Without the last its room stays taken; when
+        that has happened 512 times, the next block waits for ever. An accumulator is valid until the same call makes
+        another one.
         """
         return call_in_kernel("Matmul.pipeline", "matmul_pipeline", self, args, kwargs)
 
