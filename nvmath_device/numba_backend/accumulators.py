@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -102,7 +103,9 @@ def _store_each(
     context: Any, builder: Any, typ: Any, names: Any, acc: Any, c_type: Any, data: Any, shape: Any, strides: Any
 ) -> None:
     element = context.get_data_type(c_type.dtype)
-    for e, at in _coordinates(builder, typ.plan, names, acc):
+    coordinate = _Coordinate(builder, names, acc)
+    for e in range(typ.plan.fragment_size):
+        at = coordinate(e)
         with builder.if_then(_is_inside(builder, at, shape)):
             offset = builder.add(*(builder.mul(x, stride) for x, stride in zip(at, strides, strict=True)))
             place = builder.bitcast(builder.gep(data, [offset]), element.as_pointer())
@@ -112,55 +115,159 @@ def _store_each(
 
 def _resolve_map(typ: AccumulatorType, call: Call) -> Any:
     function, *rest = call.positional("function", "arguments ...")
-    found = call.context.resolve_function_type(function, _given(typ, rest), {})
-    if found is None:
-        raise call.error(f"wants a device function of (value, row, column{', ...' if rest else ''}), got {function}")
+    _check_function(call, function, "(value, row, column", (typ.element, *_PLACE, *rest), rest)
     return signature(typ, function, *rest, recvr=call.this)
 
 
-def _given(typ: AccumulatorType, rest: Any) -> tuple[Any, ...]:
-    """What a mapped function is called with."""
-    return (typ.element, types.int64, types.int64, *rest)
+def _resolve_combine(typ: AccumulatorType, call: Call) -> Any:
+    function, x, *rest = call.positional("function", "x", "arguments ...")
+    if not isinstance(x, types.Array) or x.ndim != 2:
+        raise call.error(f"wants a 2-D array for x, a whole matrix of C's shape, got {x}")
+    _check_function(call, function, "(value, element of x, row, column", (typ.element, x.dtype, *_PLACE, *rest), rest)
+    return signature(typ, function, x, *rest, recvr=call.this)
+
+
+def _check_function(call: Call, function: Any, form: str, given: Any, rest: Any) -> None:
+    if call.context.resolve_function_type(function, given, {}) is None:
+        raise call.error(f"wants a device function of {form}{', ...' if rest else ''}), got {function}")
 
 
 def _lower_map(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args: Any) -> Any:
-    """Into new memory: what has been read is dead then, so that neither has to leave the registers.
-
-    Beyond C's edge the function gets the last row or column. A branch around each call would keep the elements apart,
-    and cost more than the call.
-    """
     this, _, *rest = args
     function, *rest_types = sig.args
-    acc, made = (cgutils.create_struct_proxy(typ)(context, builder, value=this) for _ in range(2))
-    made.fragment = room(builder, context.get_data_type(typ.element), typ.plan.fragment_size)
-    names = Functions(context, builder, typ.plan)
-    given = _given(typ, rest_types)
+    elements = _Elements(context, builder, typ, this)
+    call = _function_call(context, builder, function, (typ.element, *_PLACE, *rest_types), typ.element)
+    for place in elements.places():
+        for e in range(typ.plan.fragment_size):
+            elements.put(e, call([elements.get(e), *place(e), *rest]))
+    return elements.made()
+
+
+def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args: Any) -> Any:
+    """The loads of a batch of elements are on their way while the batch before is computed.
+
+    A load just before its use would wait for memory once an element; all at once would need twice the registers.
+    """
+    this, _, array, *rest = args
+    function, x_type, *rest_types = sig.args
+    elements = _Elements(context, builder, typ, this)
+    call = _function_call(context, builder, function, (typ.element, x_type.dtype, *_PLACE, *rest_types), typ.element)
+    x = emit.array_struct(context, builder, x_type, array)
+    count = typ.plan.fragment_size
+    for place in elements.places():
+        waiting: list[Any] = []
+        for first in range(0, count + _BATCH, _BATCH):
+            loaded = []
+            for e in range(first, min(first + _BATCH, count)):
+                at = place(e)
+                loaded.append((e, at, emit_load(context, builder, x_type, x, at)))
+            for e, at, value in waiting:
+                elements.put(e, call([elements.get(e), value, *at, *rest]))
+            waiting = loaded
+    return elements.made()
+
+
+def emit_load(context: Any, builder: Any, array_type: Any, array: Any, place: Any) -> Any:
+    pointer = cgutils.get_item_pointer2(
+        context, builder, array.data, cgutils.unpack_tuple(builder, array.shape, 2),
+        cgutils.unpack_tuple(builder, array.strides, 2), array_type.layout, place,
+    )  # fmt: skip
+    return context.unpack_value(builder, array_type.dtype, pointer)
+
+
+_PLACE = (types.int64, types.int64)
+_BATCH = 8  # elements
+
+
+def _function_call(context: Any, builder: Any, function: Any, given: Any, result: Any) -> Any:
+    """What calls a device function with values of the types ``given`` and converts to ``result``."""
     call_type = context.typing_context.resolve_function_type(function, given, {})
     compiled = context.get_function(function, call_type)
-    last = [builder.sub(most, ir.Constant(LONG, 1)) for most in (acc.rows, acc.columns)]
-    for e, at in _coordinates(builder, typ.plan, names, acc):
-        inside = [builder.select(builder.icmp_signed("<", x, most), x, most) for x, most in zip(at, last, strict=True)]
-        values = (builder.load(_element(context, builder, typ, acc, e)), *inside, *rest)
+
+    def call(values: Any) -> Any:
         passed = [context.cast(builder, x, *kinds) for x, *kinds in zip(values, given, call_type.args, strict=True)]
-        result = context.cast(builder, compiled(builder, passed), call_type.return_type, typ.element)
-        builder.store(result, _element(context, builder, typ, made, e))
-    return made._getvalue()
+        return context.cast(builder, compiled(builder, passed), call_type.return_type, result)
+
+    return call
 
 
-def _coordinates(builder: Any, plan: PipelinePlan, names: Any, acc: Any) -> Any:
-    """(index in the fragment, (row, column) in C) of each element of this thread. Emitted one by one, so that the
-    fragment stays in registers."""
-    index, row, column = (cgutils.alloca_once(builder, INT) for _ in range(3))
-    for e in range(plan.fragment_size):
-        builder.store(ir.Constant(INT, e), index)
-        names.call("coordinate", [tensor(acc.state), index, row, column])
-        yield (
-            e,
-            tuple(
-                builder.add(first, builder.sext(builder.load(x), LONG))
-                for first, x in ((acc.row, row), (acc.column, column))
-            ),
-        )
+class _Elements:
+    """The elements of an accumulator, one after the other, and those of the one that is made of them.
+
+    In new memory: what has been read is dead then, so that neither has to leave the registers.
+    """
+
+    def __init__(self, context: Any, builder: Any, typ: AccumulatorType, this: Any) -> None:
+        self._context, self._builder, self._typ = context, builder, typ
+        self._acc, self._made = (cgutils.create_struct_proxy(typ)(context, builder, value=this) for _ in range(2))
+        self._made.fragment = room(builder, context.get_data_type(typ.element), typ.plan.fragment_size)
+        self._coordinate = _Coordinate(builder, Functions(context, builder, typ.plan), self._acc)
+
+    def places(self) -> Iterator[Callable[[int], Any]]:
+        """What gives an element's row and column in C; twice, for code of tiles inside of C and for others.
+
+        Beyond C's edge an element has the last row or column. A branch around each would keep the elements apart, and
+        cost more than what is done for nothing.
+        """
+        builder, acc = self._builder, self._acc
+        with builder.if_else(_is_whole(builder, self._typ.plan, acc, (acc.rows, acc.columns))) as (then, otherwise):
+            with then:
+                yield self._coordinate
+            with otherwise:
+                firsts, mosts = zip(
+                    *(self._edge(*x) for x in ((acc.row, acc.rows), (acc.column, acc.columns))), strict=True
+                )
+                yield lambda e: self._coordinate.within(e, firsts, mosts)
+
+    def _edge(self, first: Any, extent: Any) -> tuple[Any, Any]:
+        """Along an axis, where the tile begins, or C's last element if that comes before, and how far C goes on."""
+        builder = self._builder
+        last = builder.sub(extent, ir.Constant(LONG, 1))
+        first = _least(builder, first, last)
+        return first, _least(builder, builder.sub(last, first), ir.Constant(LONG, 2**31 - 1))
+
+    def get(self, e: int) -> Any:
+        return self._builder.load(_element(self._context, self._builder, self._typ, self._acc, e))
+
+    def put(self, e: int, value: Any) -> None:
+        self._builder.store(value, _element(self._context, self._builder, self._typ, self._made, e))
+
+    def made(self) -> Any:
+        return self._made._getvalue()
+
+
+class _Coordinate:
+    """(row, column) in C of an element of this thread. Emitted one by one, so that the fragment stays in registers."""
+
+    def __init__(self, builder: Any, names: Functions, acc: Any) -> None:
+        self._builder, self._names, self._acc = builder, names, acc
+        self._index, self._row, self._column = (cgutils.alloca_once(builder, INT) for _ in range(3))
+
+    def __call__(self, e: int) -> tuple[Any, Any]:
+        row, column = self._in_tile(e)
+        return _sum(self._builder, self._acc.row, row), _sum(self._builder, self._acc.column, column)
+
+    def within(self, e: int, firsts: Any, mosts: Any) -> list[Any]:
+        """No further from ``firsts`` than ``mosts``."""
+        builder = self._builder
+        ends = [builder.trunc(most, INT) for most in mosts]
+        at = [_least(builder, builder.trunc(x, INT), end) for x, end in zip(self._in_tile(e), ends, strict=True)]
+        return [_sum(builder, first, builder.zext(x, LONG)) for first, x in zip(firsts, at, strict=True)]
+
+    def _in_tile(self, e: int) -> list[Any]:
+        builder = self._builder
+        builder.store(ir.Constant(INT, e), self._index)
+        self._names.call("coordinate", [tensor(self._acc.state), self._index, self._row, self._column])
+        return [builder.zext(builder.load(x), LONG) for x in (self._row, self._column)]
+
+
+def _least(builder: Any, x: Any, y: Any) -> Any:
+    return builder.select(builder.icmp_unsigned("<", x, y), x, y)
+
+
+def _sum(builder: Any, x: Any, y: Any) -> Any:
+    """Of indices. That it is not negative spares the code of Python's indices from the end."""
+    return builder.add(x, y, flags=("nsw", "nuw"))
 
 
 def _is_inside(builder: Any, at: Any, shape: Any) -> Any:
@@ -191,6 +298,7 @@ register_value(
     {
         "store": method("accumulator.store", _resolve_store, _lower_store, value=True),
         "map": method("accumulator.map", _resolve_map, _lower_map, value=True),
+        "combine": method("accumulator.combine", _resolve_combine, _lower_combine, value=True),
     },
     attributes=("size",),
 )

@@ -46,10 +46,11 @@ class PipelineType(types.Type):
 
 @register_model(PipelineType)
 class _Model(models.StructModel):
-    """Where libmathdx's object is, and C's extents."""
+    """Where libmathdx's objects are, of the matrices and of the tile, the tile's first row and column, C's extents."""
 
     def __init__(self, manager: Any, typ: Any) -> None:
-        super().__init__(manager, typ, [("device", types.voidptr), ("rows", types.int64), ("columns", types.int64)])
+        pointers = [("device", types.voidptr), ("tile", types.voidptr), ("place", types.CPointer(types.int64))]
+        super().__init__(manager, typ, [*pointers, ("rows", types.int64), ("columns", types.int64)])
 
 
 # -- the parts of a product ----------------------------------------------------------------------------------
@@ -75,17 +76,29 @@ def _create(context: Any, builder: Any, plan: PipelinePlan, array_types: Any, ar
         with builder.if_then(_is_first_of_warp(builder)):
             acquire_descriptors(builder, made.device, PIPELINE_BYTES)
     made.rows, made.columns = (extents_of(context, builder, array_types[x], arrays[x])[x] for x in (0, 1))
+    made.tile = room(builder, BYTE, TILE_BYTES)
+    made.place = builder.bitcast(room(builder, LONG, 2), LONG.as_pointer())
     return made
 
 
-def _multiply(context: Any, builder: Any, plan: PipelinePlan, made: Any, i: Any, j: Any) -> Any:
-    """The whole loop over K for one tile; shared memory is free again when it returns."""
+def _start(context: Any, builder: Any, plan: PipelinePlan, made: Any, i: Any, j: Any) -> None:
+    """The first tiles of A and B are on their way to shared memory, which must be free."""
+    buffer = dynamic_buffer(builder, _BUFFER_ALIGNMENT)
+    Functions(context, builder, plan).call(
+        "tile_create", [pipeline(made.device), pipeline(made.tile), buffer, kept(builder, i), kept(builder, j)]
+    )
+    m, n, _ = plan.descriptor.size
+    for axis, (x, extent) in enumerate(((i, m), (j, n))):
+        first = builder.mul(builder.zext(x, LONG), ir.Constant(LONG, extent), flags=("nsw", "nuw"))
+        builder.store(first, _place(builder, made, axis))
+
+
+def _finish(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> Any:
+    """The whole loop over K of the tile that was started; shared memory is free again when it returns."""
     names = Functions(context, builder, plan)
     typ = AccumulatorType(plan)
-    tile, state = room(builder, BYTE, TILE_BYTES), room(builder, BYTE, plan.accumulator_bytes)
+    tile, state = made.tile, room(builder, BYTE, plan.accumulator_bytes)
     fragment = room(builder, context.get_data_type(typ.element), plan.fragment_size)
-    buffer = dynamic_buffer(builder, _BUFFER_ALIGNMENT)
-    names.call("tile_create", [pipeline(made.device), pipeline(tile), buffer, kept(builder, i), kept(builder, j)])
     names.call("accumulator_create", [pipeline(tile), tensor(state)])
     names.call("accumulator_clear", [tensor(state)])
     names.call("execute", [pipeline(tile), tensor(state)])
@@ -95,12 +108,18 @@ def _multiply(context: Any, builder: Any, plan: PipelinePlan, made: Any, i: Any,
     _barrier(builder)
     acc = cgutils.create_struct_proxy(typ)(context, builder)
     acc.fragment, acc.state, acc.tile = fragment, state, tile
-    m, n, _ = plan.descriptor.size
-    acc.row, acc.column = (
-        builder.mul(builder.sext(x, LONG), ir.Constant(LONG, extent)) for x, extent in ((i, m), (j, n))
-    )
+    acc.row, acc.column = (builder.load(_place(builder, made, axis)) for axis in (0, 1))
     acc.rows, acc.columns = made.rows, made.columns
     return acc._getvalue()
+
+
+def _place(builder: Any, made: Any, axis: int) -> Any:
+    return builder.gep(made.place, [ir.Constant(INT, axis)], inbounds=True)
+
+
+def _multiply(context: Any, builder: Any, plan: PipelinePlan, made: Any, i: Any, j: Any) -> Any:
+    _start(context, builder, plan, made, i, j)
+    return _finish(context, builder, plan, made)
 
 
 def _destroy(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> None:
@@ -187,6 +206,26 @@ def _lower_tile(context: Any, builder: Any, typ: PipelineType, sig: Any, args: A
     return _multiply(context, builder, typ.plan, made, i, j)
 
 
+def _resolve_start(typ: PipelineType, call: Call) -> Any:
+    arguments = call.bind(("i", "j"))
+    _check_tile(call, arguments)
+    return call.signature(types.void, arguments)
+
+
+def _lower_start(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> None:
+    this, i, j = args
+    _start(context, builder, typ.plan, cgutils.create_struct_proxy(typ)(context, builder, value=this), i, j)
+
+
+def _resolve_finish(typ: PipelineType, call: Call) -> Any:
+    call.bind(())
+    return call.signature(AccumulatorType(typ.plan), {})
+
+
+def _lower_finish(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> Any:
+    return _finish(context, builder, typ.plan, cgutils.create_struct_proxy(typ)(context, builder, value=args[0]))
+
+
 def _resolve_destroy(typ: PipelineType, call: Call) -> Any:
     call.bind(())
     return call.signature(types.void, {})
@@ -230,6 +269,8 @@ register_value(
     PipelineType,
     {
         "multiply": method("pipeline.multiply", _resolve_tile, _lower_tile, value=True),
+        "start": method("pipeline.start", _resolve_start, _lower_start, value=True),
+        "finish": method("pipeline.finish", _resolve_finish, _lower_finish, value=True),
         "destroy": method("pipeline.destroy", _resolve_destroy, _lower_destroy, value=True),
     },
 )
