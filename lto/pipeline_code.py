@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of a pipelined GEMM, all generated in one call: in a worker process, as :mod:`worker` does."""
+"""The functions of a product of whole matrices, all generated in one call: in a worker, as :mod:`worker` does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from nvmath_device.lto import mathdx
 from nvmath_device.lto import mathdx_enums as enums
 from nvmath_device.lto.mathdx_enums import BlasDeviceFunctionType, BlasPipelineTrait, BlasTensorTrait
-from nvmath_device.lto.pipeline_recipes import ROLES, symbol_of
+from nvmath_device.lto.pipeline_recipes import ROLES, TILE_ROLES, symbol_of
 from nvmath_device.lto.recipes import Recipe
 
 RUNTIME = -(2**63)  # LIBMATHDX_RUNTIME: an extent or a stride that comes with the call
@@ -33,6 +33,13 @@ _MADE_OF: dict[str, tuple[BlasDeviceFunctionType, tuple[str, ...], tuple[str, ..
     "store": (BlasDeviceFunctionType.COPY, ("fragment", "c"), ("tile",)),
 }
 assert set(_MADE_OF) == set(ROLES)
+# The same of a product of two tiles; what a thread holds of C is the accumulator.
+_TILE_MADE_OF: dict[str, tuple[BlasDeviceFunctionType, tuple[str, ...], tuple[str, ...]]] = {
+    "accumulator_clear": (BlasDeviceFunctionType.CLEAR, ("c",), ()),
+    "execute": (BlasDeviceFunctionType.EXECUTE, ("a", "b", "c"), ()),
+    "coordinate": (BlasDeviceFunctionType.MAP_IDX2CRD_PARTITIONER, ("c",), ()),
+}
+assert set(_TILE_MADE_OF) == set(TILE_ROLES)
 
 
 def generate(recipe: Recipe) -> tuple[dict[str, Any], bytes]:
@@ -41,25 +48,30 @@ def generate(recipe: Recipe) -> tuple[dict[str, Any], bytes]:
 
     mathdx.require("blas_pipelines")
     operators = dict(recipe.operators)
+    is_pipeline = "PIPELINE_DEPTH" in operators
+    made_of = _MADE_OF if is_pipeline else _TILE_MADE_OF
     with ExitStack() as stack:
         descriptor = stack.enter_context(open_descriptor(recipe))
         target = [operators["SM"]]
         if "ARCH_MODIFIER" in operators:
             target.append(enums.ArchModifier[operators["ARCH_MODIFIER"]])
             descriptor.set_int64s(enums.BlasOperatorType.SM, target)
-        tensors, pipelines = _objects(stack, descriptor, operators)
+        tensors, pipelines = (_objects if is_pipeline else _tiles)(stack, descriptor, operators)
         _finalize(tensors.values(), pipelines.values())
-        functions = [_function(stack, descriptor, recipe, role, tensors, pipelines) for role in ROLES]
+        functions = [
+            _function(stack, descriptor, symbol_of(recipe, role), *parts, tensors, pipelines)
+            for role, parts in made_of.items()
+        ]
         code = stack.enter_context(mathdx.Code())
         code.set_int64s(enums.Option.TARGET_SM, target)
         code.set_str(enums.Option.EXTRA_NVRTC_ARGS, "-gen-opt-lto")
         handles = _handles(functions)
         mathdx.call("cublasdxFinalizeDeviceFunctions", code.handle, len(functions), handles)
         (ltoir,) = code.ltoirs()
-        sizes = _sizes(tensors, pipelines)
+        sizes = _sizes(tensors, pipelines) if is_pipeline else _tile_sizes(tensors)
     return {
         "symbol": recipe.symbol,
-        "symbols": {role: symbol_of(recipe, role) for role in ROLES},
+        "symbols": {role: symbol_of(recipe, role) for role in made_of},
         "pipeline": sizes,
     }, ltoir
 
@@ -99,6 +111,16 @@ def _objects(stack: ExitStack, descriptor: Any, operators: dict[str, Any]) -> tu
     return tensors, {"device": device, "tile": tile}
 
 
+def _tiles(stack: ExitStack, descriptor: Any, operators: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """Two tiles in shared memory as the descriptor stores them, and C in registers."""
+    kinds = {"a": enums.BlasTensorType.SMEM_A, "b": enums.BlasTensorType.SMEM_B, "c": enums.BlasTensorType.RMEM_C}
+    tensors = {
+        name: _made(stack, "cublasdxDestroyTensor", "cublasdxCreateTensor", descriptor.handle, kind)
+        for name, kind in kinds.items()
+    }
+    return tensors, {}
+
+
 def value_type(precision: str, data_type: str) -> enums.ValueType:
     """libmathdx's type of a value: ``("F16", "REAL")`` is ``R_16F``."""
     return enums.ValueType[f"{data_type[0]}_{_VALUE[precision]}"]
@@ -130,14 +152,17 @@ def _set_alignment(tensor: int, nbytes: int) -> None:
 
 
 def _finalize(tensors: Any, pipelines: Any) -> None:
-    tensors, pipelines = _handles(list(tensors)), _handles(list(pipelines))
-    mathdx.call("cublasdxFinalize", len(tensors), tensors, len(pipelines), pipelines)
+    tensors, pipelines = list(tensors), list(pipelines)
+    if pipelines:
+        mathdx.call("cublasdxFinalize", len(tensors), _handles(tensors), len(pipelines), _handles(pipelines))
+    else:
+        mathdx.call("cublasdxFinalizeTensors", len(tensors), _handles(tensors))
 
 
 def _function(
-    stack: ExitStack, descriptor: Any, recipe: Recipe, role: str, tensors: dict[str, int], pipelines: dict[str, int]
-) -> int:
-    kind, tensor_names, pipeline_names = _MADE_OF[role]
+    stack: ExitStack, descriptor: Any, symbol: str, kind: BlasDeviceFunctionType, tensor_names: tuple[str, ...],
+    pipeline_names: tuple[str, ...], tensors: dict[str, int], pipelines: dict[str, int],
+) -> int:  # fmt: skip
     of_tensors = [tensors[name] for name in tensor_names]
     of_pipelines = [pipelines[name] for name in pipeline_names]
     counted: tuple[Any, ...] = (len(of_tensors), _handles(of_tensors))
@@ -145,8 +170,8 @@ def _function(
     if of_pipelines:
         create, counted = f"{create}WithPipelines", (*counted, len(of_pipelines), _handles(of_pipelines))
     function = _made(stack, "cublasdxDestroyDeviceFunction", create, descriptor.handle, kind, *counted)
-    name = symbol_of(recipe, role).encode()
-    mathdx.call("cublasdxSetDeviceFunctionOptionStr", function, enums.BlasDeviceFunctionOption.SYMBOL_NAME, name)
+    option = enums.BlasDeviceFunctionOption.SYMBOL_NAME
+    mathdx.call("cublasdxSetDeviceFunctionOptionStr", function, option, symbol.encode())
     return function
 
 
@@ -164,6 +189,10 @@ def _sizes(tensors: dict[str, int], pipelines: dict[str, int]) -> dict[str, Any]
         "fragment": _trait("Tensor", tensors["fragment"], BlasTensorTrait.STORAGE_BYTES),
         "block_dim": list(block),
     }
+
+
+def _tile_sizes(tensors: dict[str, int]) -> dict[str, Any]:
+    return {name: _trait("Tensor", tensor, BlasTensorTrait.STORAGE_BYTES) for name, tensor in tensors.items()}
 
 
 def _trait(of: str, handle: int, trait: IntEnum) -> int:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe of a pipelined GEMM: tiles of A and B that stream through shared memory into an accumulator.
+"""The recipes of a product of whole matrices: tiles of A and B that go through shared memory into an accumulator.
 
-Shapes and leading dimensions are run-time values, so one recipe serves every matrix of its element types and orders.
+Either all of it is libmathdx's, a pipeline, or only what multiplies two tiles that are there. Shapes and leading
+dimensions are run-time values, so one recipe serves every matrix of its element types and orders.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from nvmath_device.descriptors import BlockExecution, GemmDescriptor
 
 # What is generated, by role, in the order in which a kernel calls it.
+TILE_ROLES = ("accumulator_clear", "execute", "coordinate")
 ROLES = (
     "pipeline_create", "tile_create", "accumulator_create", "accumulator_clear", "execute", "finish", "fragment",
     "coordinate", "store", "tile_destroy", "pipeline_destroy",
@@ -35,6 +37,16 @@ def pipeline_recipe(descriptor: GemmDescriptor, execution: BlockExecution, *, de
         ("PIPELINE_DEPTH", depth),
     )
     return Recipe("cublasdx", operators, "nvmath_device_pipe")
+
+
+def tile_recipe(descriptor: GemmDescriptor, execution: BlockExecution) -> Recipe:
+    """The recipe of the product of two tiles in shared memory, tightly stored, for a concrete target and block.
+
+    Raises:
+        InvalidArgumentError: libmathdx does not multiply these element types.
+    """
+    fixed = replace(execution, static_block_dim=True, with_pipeline=False, enable_input_streaming=False)
+    return Recipe("cublasdx", gemm_operators(descriptor, fixed, api="TENSORS"), "nvmath_device_tile")
 
 
 def symbol_of(recipe: Recipe, role: str) -> str:

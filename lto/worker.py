@@ -54,7 +54,7 @@ _REAL_OPTIONS = (enums.FftComplexLayout, enums.FftRealMode)
 def perform(job: str, recipe: Recipe) -> tuple[dict[str, Any], bytes]:
     """Do one job in this process."""
     if job == "code":
-        return pipeline_code.generate(recipe) if "PIPELINE_DEPTH" in dict(recipe.operators) else generate_code(recipe)
+        return pipeline_code.generate(recipe) if ("API", "TENSORS") in recipe.operators else generate_code(recipe)
     ask = {"fft_traits": ask_fft_traits, "fft_symbols": ask_fft_symbols, "gemm_suggestions": ask_gemm_suggestions}
     return ask[job](recipe), b""
 

@@ -409,7 +409,11 @@ class Matmul(MatmulCalls):
         from nvmath_device.pipelines import pipeline_plan
 
         descriptor, execution = self.resolved(None if sm is None else compute_capability(sm))
-        return pipeline_plan(descriptor, execution, depth=depth, sm=execution.sm).buffer_bytes  # type: ignore[arg-type]
+        target = execution.sm
+        assert target is not None
+        # nd.jit links for the chip alone where that gives another path, which may take more.
+        targets = {target, target._replace(arch="a")} if target[:2] == (9, 0) else {target}
+        return max(pipeline_plan(descriptor, execution, depth=depth, sm=sm).buffer_bytes for sm in targets)
 
     def path(self, *, sm: Any = None) -> PipelinePath:
         """Which instructions :meth:`multiply` becomes in a kernel of ``nd.jit``, and what keeps it from faster ones.

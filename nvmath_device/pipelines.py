@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pipelined GEMM takes, worked out before its code exists: stages, shared memory, fragments. Pure.
+"""What a product of whole matrices takes, worked out before its code exists: stages, shared memory, fragments. Pure.
 
-A pipeline streams tiles of A and B along K through stages in shared memory. Its block's threads share the
-accumulator, a tile of C, in registers: the fragment of a thread has as many elements as each of the others'.
+Tiles of A and B go along K through stages in shared memory. The block's threads share the accumulator, a tile of C, in
+registers: the fragment of a thread has as many elements as each of the others'.
+
+Where the hardware fetches whole tiles (TMA), a pipeline of libmathdx's does all of it. Its other pipelines read beyond
+the edges of a matrix whose extents are no multiples of the tile's; there the block's threads fetch the tiles, with
+zeros outside, and only the product of two tiles is libmathdx's.
 """
 
 from __future__ import annotations
@@ -10,20 +14,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nvmath_device.descriptors import BlockExecution, Dim3, GemmDescriptor
+from nvmath_device.descriptors import NON_TRANSPOSED, ROW_MAJOR, BlockExecution, Dim3, GemmDescriptor, MatrixLayout
 from nvmath_device.errors import CodegenError, InvalidArgumentError, UnsupportedError
 from nvmath_device.frozen import frozen, replace
-from nvmath_device.lto.pipeline_recipes import pipeline_recipe
+from nvmath_device.lto.pipeline_recipes import pipeline_recipe, tile_recipe
 from nvmath_device.lto.recipes import Recipe
 from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability
 
 MAX, MOST_STAGES = "max", 16  # libmathdx takes no more
 USUAL_STAGES = 4  # what a depth that is left out is at most: more hide no more, and cost other blocks their room
+THREADS_STAGES = 2  # that threads fill: one is multiplied while the other is fetched
+_STAGE_ALIGNMENT = 128  # bytes
 BARRIER_BYTES = 16  # of a stage: one for "full", one for "empty"
 # A kernel that makes its pipelines keeps this much beside the stages, where it edits descriptors of tensors.
 RESERVED_BYTES = 1024
 TILE_BYTES, STATE_BYTES = 128, 128  # room for libmathdx's objects: 88 or 104 seen, and 32 beside the fragment
 PIPELINE_BYTES = 960  # 576 seen with TMA, 72 without
+
+TMA_ALIGNMENT = 16
+_WARPGROUP, _WARPGROUP_ROWS, _WGMMA_BLOCKS = 128, 64, (128, 256, 512)
+WGMMA_ANY_ORDER = ("float16", "bfloat16")  # wgmma reads other types along K only
+_ALONG_K = ("tfloat32", "float8_e4m3fn", "float8_e5m2", "int8", "uint8")
 
 
 @frozen()
@@ -45,13 +56,31 @@ class PipelinePlan:
         return self.execution.block_dim
 
     @property
+    def is_streamed(self) -> bool:
+        """Whether libmathdx's pipeline fetches the tiles, by TMA."""
+        return fetched_by_tma(self.descriptor, self.execution)
+
+    @property
     def recipe(self) -> Recipe:
-        return pipeline_recipe(self.descriptor, self.execution, depth=self.depth)
+        if self.is_streamed:
+            return pipeline_recipe(self.descriptor, self.execution, depth=self.depth)
+        return tile_recipe(self.descriptor, self.execution)
+
+    @property
+    def layouts(self) -> tuple[MatrixLayout, ...]:
+        """The tiles of A, B and C, tightly stored."""
+        return replace(self.descriptor, leading_dimension=self.descriptor.tight_leading_dimension).layouts
+
+    @property
+    def tile_bytes(self) -> tuple[int, int]:
+        """From the tile of A to that of B in a stage, and from there to the next stage."""
+        a, b = (x.size * v.itemsize for x, v in zip(self.layouts[:2], self.descriptor.value_types, strict=False))
+        return -(-a // _STAGE_ALIGNMENT) * _STAGE_ALIGNMENT, -(-b // _STAGE_ALIGNMENT) * _STAGE_ALIGNMENT
 
     @property
     def buffer_bytes(self) -> int:
         """Dynamic shared memory that the stages take."""
-        return self.depth * _stage_bytes(self.descriptor)
+        return self.depth * (_stage_bytes(self.descriptor) if self.is_streamed else sum(self.tile_bytes))
 
     @property
     def fragment_size(self) -> int:
@@ -74,6 +103,13 @@ class PipelinePlan:
         Raises:
             CodegenError: a version of libmathdx that needs more room than this version of nvmath_device makes.
         """
+        if not self.is_streamed:
+            if sizes["c"] != self.fragment_bytes:
+                raise CodegenError(
+                    f"libmathdx made a fragment of {sizes['c']} bytes, nvmath_device has planned for "
+                    f"{self.fragment_bytes}"
+                )
+            return
         have = {
             "buffer": self.buffer_bytes, "fragment": self.fragment_bytes, "accumulator": self.accumulator_bytes,
             "tile": TILE_BYTES, "pipeline": PIPELINE_BYTES,
@@ -92,14 +128,21 @@ def pipeline_plan(
 ) -> PipelinePlan:
     """The plan of a pipeline for ``sm``.
 
-    ``depth`` is a number of stages; ``"max"``: as many as fit; ``None``: as many as fit, but no more than four.
+    ``depth`` is a number of stages; ``"max"``: as many as fit; ``None``: as many as fit, but no more than four. Where
+    threads fetch the tiles, they fill no more than two.
 
     Raises:
         InvalidArgumentError: a depth that does not fit, or a tile that the block's threads cannot share evenly.
-        UnsupportedError: two stages do not fit into a block's shared memory, or elements are complex.
+        UnsupportedError: two stages do not fit into a block's shared memory, elements are complex, or a matrix is
+            transposed before use.
     """
     if descriptor.data_type != "real":
         raise UnsupportedError("multiply: pipelines of complex matrices are not offered; use execute")
+    if any(mode != NON_TRANSPOSED for mode in descriptor.transpose_mode):
+        raise UnsupportedError(
+            "multiply: transpose_mode is not offered; give the arrangement, and pass a and b as (M, K) and (K, N), "
+            "such as x.T"
+        )
     threads = execution.block_dim.size  # type: ignore[union-attr]
     m, n, _ = descriptor.size
     if m * n % threads:
@@ -115,7 +158,47 @@ def pipeline_plan(
         depth = most if depth else min(most, USUAL_STAGES)
     if not isinstance(depth, int) or not 1 <= depth <= most:
         raise InvalidArgumentError(f"depth: {depth!r} is not allowed; give 1 to {most} stages, or 'max'")
-    return PipelinePlan(descriptor, replace(execution, sm=sm), depth)
+    plan = PipelinePlan(descriptor, replace(execution, sm=sm), depth)
+    return plan if plan.is_streamed else replace(plan, depth=min(depth, THREADS_STAGES))
+
+
+def fetched_by_tma(descriptor: GemmDescriptor, execution: BlockExecution) -> bool:
+    """Whether tiles are fetched by TMA: a rule, read off what libmathdx 0.4.2 makes."""
+    sm = execution.sm
+    assert sm is not None
+    if sm[:2] < (9, 0) or descriptor.alignment is None or min(descriptor.alignment[:2]) < TMA_ALIGNMENT:
+        return False
+    threads = execution.block_dim.size  # type: ignore[union-attr]
+    halves = all(t.name in WGMMA_ANY_ORDER for t in descriptor.precision[:2])
+    return (halves and not threads & (threads - 1)) or not missing_for_wgmma(descriptor, execution)
+
+
+def wgmma_multiplies(descriptor: GemmDescriptor, sm: ComputeCapability) -> bool:
+    """Whether the device's warpgroup instruction has these element types."""
+    kinds = {t.name for t in descriptor.precision[:2]}
+    return sm[:2] == (9, 0) and kinds <= {*WGMMA_ANY_ORDER, *_ALONG_K} and descriptor.precision.c.name != "float64"
+
+
+def missing_for_wgmma(descriptor: GemmDescriptor, execution: BlockExecution) -> tuple[str, ...]:
+    """What a block GEMM lacks to be made of warpgroup instructions, in words."""
+    sm = execution.sm
+    assert sm is not None
+    if not wgmma_multiplies(descriptor, sm):
+        return (f"element types that wgmma multiplies, and sm_90 instead of {sm.sm}",)
+    found = []
+    threads = execution.block_dim.size  # type: ignore[union-attr]
+    if sm.arch != "a":
+        found.append("a kernel of nd.jit or nd.compile, which link for the chip alone (sm_90a)")
+    if descriptor.alignment is None or min(descriptor.alignment[:2]) < TMA_ALIGNMENT:
+        found.append(f"alignment of {TMA_ALIGNMENT} bytes for a and b")
+    if threads not in _WGMMA_BLOCKS:
+        found.append(f"a block of {', '.join(map(str, _WGMMA_BLOCKS[:-1]))} or {_WGMMA_BLOCKS[-1]} threads")
+    elif descriptor.size.m % (rows := _WARPGROUP_ROWS * threads // _WARPGROUP):
+        found.append(f"a tile of a multiple of {rows} rows for {threads} threads")
+    along_k = descriptor.arrangement.a == ROW_MAJOR and descriptor.arrangement.b != ROW_MAJOR
+    if not along_k and any(t.name not in WGMMA_ANY_ORDER for t in descriptor.precision[:2]):
+        found.append("a row_major A and a col_major B, the only orders for these element types")
+    return tuple(found)
 
 
 def _stage_bytes(descriptor: GemmDescriptor) -> int:

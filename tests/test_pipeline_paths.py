@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``mm.path`` says, against instructions counted in cubins of ``multiply`` that libmathdx 0.4.2 had a part in."""
+"""What ``mm.path`` says, against instructions counted in cubins of ``multiply`` that libmathdx 0.4.2 had a part in.
+
+Where threads fetch the tiles, the copies are nvmath_device's own, whatever libmathdx's pipeline would have."""
 
 from __future__ import annotations
 
@@ -31,18 +33,18 @@ SEEN = [
     (90, (64, 128, 64), HALF, (R, C), 256, 16, "HMMA", "UTMALDG"),
     (90, (96, 96, 64), HALF, (R, C), 128, 16, "HMMA", "UTMALDG"),
     (90, (128, 128, 32), HALF, (R, C), 64, 16, "HMMA", "UTMALDG"),
-    (90, (192, 128, 64), HALF, (R, C), 192, 16, "HMMA", ""),
-    (90, (192, 128, 64), HALF, (R, C), 384, 16, "HMMA", ""),
-    (90, (128, 192, 64), HALF, (R, C), 384, 16, "HMMA", ""),
+    (90, (192, 128, 64), HALF, (R, C), 192, 16, "HMMA", "LDGSTS"),
+    (90, (192, 128, 64), HALF, (R, C), 384, 16, "HMMA", "LDGSTS"),
+    (90, (128, 192, 64), HALF, (R, C), 384, 16, "HMMA", "LDGSTS"),
     (90, (128, 128, 32), TF32, (R, R), 128, 16, "HMMA", "LDGSTS"),
-    (90, (128, 256, 64), HALF, (R, C), 256, 2, "HMMA", ""),
-    (90, (64, 64, 32), HALF, (R, R), 128, 2, "HMMA", ""),
+    (90, (128, 256, 64), HALF, (R, C), 256, 2, "HMMA", "LDGSTS"),
+    (90, (64, 64, 32), HALF, (R, R), 128, 2, "HMMA", "LDGSTS"),
     (90, (128, 128, 16), "float32", (R, R), 256, 16, "FFMA", "LDGSTS"),
     (90, (64, 64, 16), "float64", (R, C), 128, 16, "DMMA", "LDGSTS"),
     (80, (128, 128, 32), HALF, (R, C), 128, 16, "HMMA", "LDGSTS"),
 ]
 ARITHMETIC = {"HGMMA": "wgmma", "IGMMA": "wgmma", "QGMMA": "wgmma", "HMMA": "mma", "DMMA": "mma", "FFMA": "fma"}
-FETCH = {"UTMALDG": "TMA", "LDGSTS": "cp.async", "": "loads"}
+FETCH = {"UTMALDG": "TMA", "LDGSTS": "cp.async"}
 
 
 def gemm(size=(128, 256, 64), precision=HALF, orders=(R, C), threads=256, alignment=16):

@@ -19,8 +19,10 @@ SM90, SM90A = nd.ComputeCapability(9, 0), nd.ComputeCapability(9, 0, "a")
 HALF = ("float16", "float16", "float32")
 
 
-def gemm(size=(128, 256, 64), precision=HALF, block_size=256, **options):
-    return nd.Matmul(size, precision, "real", arrangement=(ROW, COL, ROW), block_size=block_size, **options)
+def gemm(size=(128, 256, 64), precision=HALF, block_size=256, alignment=nd.MAX_ALIGNMENT, **options):
+    return nd.Matmul(
+        size, precision, "real", arrangement=(ROW, COL, ROW), block_size=block_size, alignment=alignment, **options
+    )
 
 
 def plan(mm, depth=None, sm=SM90A):
@@ -35,14 +37,12 @@ SAID = [
     ((128, 128, 64), HALF, 128, 7, 229_488, 512, 544),
     ((128, 256, 32), ("tfloat32", "tfloat32", "float32"), 256, 4, 196_672, 512, 544),
     ((128, 256, 128), ("float8_e4m3fn", "float8_e4m3fn", "float32"), 256, 4, 196_672, 512, 544),
-    ((128, 128, 16), "float32", 256, 13, 213_200, 256, 288),
-    ((64, 128, 16), "float64", 256, 9, 221_328, 256, 288),
 ]
 
 
 @pytest.mark.parametrize(("size", "precision", "threads", "depth", "buffer", "fragment", "accumulator"), SAID)
 def test_plans_agree_with_libmathdx(size, precision, threads, depth, buffer, fragment, accumulator):
-    made = plan(gemm(size, precision, threads), "max" if depth != 13 else 13)
+    made = plan(gemm(size, precision, threads), "max")
     assert (made.depth, made.buffer_bytes, made.fragment_bytes) == (depth, buffer, fragment)
     assert made.accumulator_bytes >= accumulator
     made.check(
@@ -66,6 +66,48 @@ def test_the_host_knows_the_bytes_to_launch_with():
         gemm(sm=80, with_pipeline=True).get_pipeline_storage_size("max")
         == plan(gemm(), "max", nd.ComputeCapability(8, 0)).buffer_bytes
     )
+    fp8 = gemm((128, 128, 64), ("float8_e4m3fn", "float8_e4m3fn", "float32"), 128)
+    linked_for = [plan(fp8, sm=sm).buffer_bytes for sm in (SM90, SM90A)]
+    assert linked_for[0] < linked_for[1] == fp8.get_pipeline_storage_size(sm=90)
+
+
+# Tiles that threads fetch: tile, types, threads, alignment, target; bytes of the buffer.
+FETCHED = [
+    ((128, 128, 16), "float32", 256, 16, SM90A, 2 * 2 * 128 * 16 * 4),
+    ((64, 128, 16), "float64", 256, 16, SM90A, 2 * (64 + 128) * 16 * 8),
+    ((128, 256, 64), HALF, 256, 2, SM90A, 2 * (128 + 256) * 64 * 2),
+    ((128, 256, 64), HALF, 256, 16, nd.ComputeCapability(8, 0), 2 * (128 + 256) * 64 * 2),
+    ((192, 128, 64), HALF, 384, 16, SM90A, 2 * (192 + 128) * 64 * 2),
+    ((33, 5, 7), HALF, 33, 2, SM90A, 2 * (512 + 128)),
+]
+
+
+@pytest.mark.parametrize(("size", "precision", "threads", "alignment", "sm", "buffer"), FETCHED)
+def test_where_libmathdx_would_read_beyond_the_edges_threads_fetch(size, precision, threads, alignment, sm, buffer):
+    """Its pipelines without TMA have no bounds: only the product of two tiles is taken from it."""
+    given = {"alignment": nd.MAX_ALIGNMENT if alignment == 16 else None}
+    made = plan(gemm(size, precision, threads, with_pipeline=True, **given), "max", sm)
+    assert not made.is_streamed
+    assert (made.depth, made.buffer_bytes) == (2, buffer)
+    operators = dict(made.recipe.operators)
+    assert operators["API"] == "TENSORS"
+    assert not {"PIPELINE_DEPTH", "WITH_PIPELINE", "ENABLE_INPUT_STREAMING"} & operators.keys()
+    made.check({"a": 0, "b": 0, "c": made.fragment_bytes})
+    with pytest.raises(CodegenError, match="fragment of 1 bytes"):
+        made.check({"a": 0, "b": 0, "c": 1})
+
+
+def test_tiles_that_threads_fetch_are_stored_tightly():
+    mm = nd.Matmul(
+        (32, 48, 16), "float32", "real", arrangement=(ROW, COL, ROW), block_size=64, leading_dimension=(20, 24, 52)
+    )
+    assert [x.ld for x in plan(mm).layouts] == [16, 16, 48]
+
+
+def test_a_transposed_operand_is_refused():
+    mm = nd.Matmul((32, 32, 32), "float32", "real", transpose_mode=("transposed", "non_transposed"), block_size=64)
+    with pytest.raises(UnsupportedError, match="give the arrangement"):
+        plan(mm)
 
 
 @pytest.mark.parametrize("depth", [0, -1, 5, 17, "most", 2.0])
@@ -127,7 +169,7 @@ def test_recipes_survive_the_way_to_a_worker():
 
 
 def test_names_differ_by_role_and_by_recipe():
-    recipes = [plan(gemm(), 3).recipe, plan(gemm(), 4).recipe, plan(gemm(alignment=nd.MAX_ALIGNMENT)).recipe]
+    recipes = [plan(gemm(), 3).recipe, plan(gemm(), 4).recipe, plan(gemm(block_size=128)).recipe]
     names = {symbol_of(recipe, role) for recipe in recipes for role in ROLES}
     assert len(names) == 3 * len(ROLES)
     assert all(re.fullmatch(r"nvmath_device_pipe_[0-9a-f]{20}_\w+", name) for name in names)

@@ -14,6 +14,7 @@ from numba.cuda.typing.templates import signature
 
 from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.numba_backend import emit
+from nvmath_device.numba_backend.block_threads import keep_order
 from nvmath_device.numba_backend.element_types import scalar_type
 from nvmath_device.numba_backend.objects import Call, method, register_value
 from nvmath_device.numba_backend.operands import check_writable
@@ -58,6 +59,14 @@ class _Model(models.StructModel):
         super().__init__(manager, typ, [*pointers, *places])
 
 
+def new_accumulator(context: Any, builder: Any, plan: PipelinePlan) -> Any:
+    """One with a fragment of its own, and nothing else yet."""
+    typ = AccumulatorType(plan)
+    acc = cgutils.create_struct_proxy(typ)(context, builder)
+    acc.fragment = room(builder, context.get_data_type(typ.element), plan.fragment_size)
+    return acc
+
+
 def _resolve_store(typ: AccumulatorType, call: Call) -> Any:
     arguments = call.bind(("c",))
     given = arguments["c"]
@@ -77,7 +86,7 @@ def _lower_store(context: Any, builder: Any, typ: AccumulatorType, sig: Any, arg
     data = builder.bitcast(c.data, POINTER)
     names = Functions(context, builder, plan)
     value = plan.descriptor.value_types[2]
-    if c_type.dtype != typ.element:
+    if c_type.dtype != typ.element or not plan.is_streamed:
         _store_each(context, builder, typ, names, acc, c_type, data, shape, strides)
         return
     pitch, step = strides if plan.descriptor.arrangement[2] == ROW_MAJOR else strides[::-1]
@@ -139,6 +148,8 @@ def _lower_map(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args:
     call = _function_call(context, builder, function, (typ.element, *_PLACE, *rest_types), typ.element)
     for place in elements.places():
         for e in range(typ.plan.fragment_size):
+            if e % _IN_ORDER == 0:
+                keep_order(builder)
             elements.put(e, call([elements.get(e), *place(e), *rest]))
     return elements.made()
 
@@ -156,9 +167,9 @@ def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, a
     count = typ.plan.fragment_size
     for place in elements.places():
         waiting: list[Any] = []
-        for first in range(0, count + _BATCH, _BATCH):
+        for first in range(0, count + _LOADED_AHEAD, _LOADED_AHEAD):
             loaded = []
-            for e in range(first, min(first + _BATCH, count)):
+            for e in range(first, min(first + _LOADED_AHEAD, count)):
                 at = place(e)
                 loaded.append((e, at, emit_load(context, builder, x_type, x, at)))
             for e, at, value in waiting:
@@ -176,7 +187,8 @@ def emit_load(context: Any, builder: Any, array_type: Any, array: Any, place: An
 
 
 _PLACE = (types.int64, types.int64)
-_BATCH = 8  # elements
+# Elements: measured, with functions that load and compute little, for the fewest registers.
+_LOADED_AHEAD, _IN_ORDER = 8, 16
 
 
 def _function_call(context: Any, builder: Any, function: Any, given: Any, result: Any) -> Any:

@@ -14,7 +14,16 @@ from nvmath_device.descriptors import ROW_MAJOR, SUGGESTED, MatrixLayout
 from nvmath_device.dtypes import ValueType
 from nvmath_device.matmul import Matmul
 from nvmath_device.numba_backend import emit
-from nvmath_device.numba_backend.copy_loops import OTHER, SAME, UNKNOWN, Loop, TileCopy, load_loop, store_loop
+from nvmath_device.numba_backend.copy_loops import (
+    OTHER,
+    SAME,
+    UNKNOWN,
+    Loop,
+    TileCopy,
+    begin_load_loop,
+    load_loop,
+    store_loop,
+)
 from nvmath_device.numba_backend.memory import far_address, memory_ops, near_address
 from nvmath_device.numba_backend.objects import Call, current_target, method
 from nvmath_device.numba_backend.operands import check_matrix, check_view, check_writable
@@ -57,6 +66,32 @@ def _copy_method(operand: str, *, store: bool) -> Any:
     return method(f"Matmul.{name}", resolve, lower)
 
 
+def begin_load(
+    context: Any, builder: Any, layout: MatrixLayout, value: ValueType, array_type: Any, array: Any, first: Any,
+    tile: Any, target: ComputeCapability,
+) -> None:  # fmt: skip
+    """Emit the copy of the tile that begins at ``first`` (row, column) of an array, zeros where it lies outside.
+
+    ``tile`` is a generic pointer into shared memory. What is copied asynchronously may still be on its way afterwards.
+    """
+    order = (1, 0) if layout.order == ROW_MAJOR else (0, 1)  # inner axis, outer axis
+    view = emit.array_struct(context, builder, array_type, array)
+    shape, strides = (cgutils.unpack_tuple(builder, t, 2) for t in (view.shape, view.strides))
+    extents = (layout.rows, layout.cols)
+    valid = [_clip(builder, builder.sub(shape[axis], first[axis]), extents[axis]) for axis in order]
+    offset = builder.add(*(builder.mul(first[axis], strides[axis]) for axis in (0, 1)))
+    arguments = [
+        builder.add(far_address(builder, view.data), offset),
+        near_address(builder, tile),
+        *valid,
+        *(strides[axis] for axis in order),
+        ir.Constant(_INT64, value.itemsize),
+        ir.Constant(_INT64, layout.ld * value.itemsize),
+    ]
+    plan = _plan(layout, value, array_type, target)
+    call_procedure(context, builder, _begin_load(plan), [types.int64] * len(arguments), arguments)
+
+
 def _layouts(matmul: Matmul) -> tuple[MatrixLayout, ...]:
     """The matrices as stored; libmathdx is asked only if it is to suggest their leading dimensions."""
     if matmul.descriptor.leading_dimension == SUGGESTED:
@@ -85,6 +120,11 @@ def _plan(layout: MatrixLayout, value: ValueType, view: Any, target: ComputeCapa
 @lru_cache(maxsize=1024)
 def _load(plan: TileCopy) -> Loop:
     return load_loop(plan, memory_ops(plan.word, asynchronous=plan.asynchronous))
+
+
+@lru_cache(maxsize=1024)
+def _begin_load(plan: TileCopy) -> Loop:
+    return begin_load_loop(plan, memory_ops(plan.word, asynchronous=plan.asynchronous))
 
 
 @lru_cache(maxsize=1024)

@@ -61,6 +61,17 @@ def load_loop(plan: TileCopy, ops: Any) -> Loop:
 
     When it returns, what the calling thread has copied is in shared memory.
     """
+    begin, wait = ops.subroutine(begin_load_loop(plan, ops)), ops.wait
+
+    def load(far, near, valid_inner, valid_outer, far_inner, far_outer, near_inner, near_outer):
+        begin(far, near, valid_inner, valid_outer, far_inner, far_outer, near_inner, near_outer)
+        wait()
+
+    return load
+
+
+def begin_load_loop(plan: TileCopy, ops: Any) -> Loop:
+    """As :func:`load_loop`, but what is copied asynchronously may still be on its way when it returns."""
     itemsize, lanes = plan.itemsize, VECTOR_BYTES - 1
     can_use_vectors, only_global = plan.can_use_vectors, plan.loads_words_asynchronously
     can_go_along, can_go_across = plan.contiguous != OTHER, plan.contiguous != SAME
@@ -69,9 +80,9 @@ def load_loop(plan: TileCopy, ops: Any) -> Loop:
     along = ops.subroutine(words_in(plan, ops, plan.inner, plan.outer))
     across = ops.subroutine(words_in(plan, ops, plan.outer, plan.inner))
     from_anywhere = ops.subroutine(_words_in(plan, ops, plan.inner, plan.outer))
-    is_global, wait = ops.is_global, ops.wait
+    is_global = ops.is_global
 
-    def load(far, near, valid_inner, valid_outer, far_inner, far_outer, near_inner, near_outer):
+    def begin(far, near, valid_inner, valid_outer, far_inner, far_outer, near_inner, near_outer):
         in_global = is_global(far)
         addresses = far | far_outer | near | near_outer | (valid_inner * itemsize)
         if can_use_vectors and in_global and far_inner == itemsize and addresses & lanes == 0:
@@ -82,9 +93,8 @@ def load_loop(plan: TileCopy, ops: Any) -> Loop:
             along(far, near, valid_inner, valid_outer, far_inner, far_outer, near_inner, near_outer)
         else:
             across(far, near, valid_outer, valid_inner, far_outer, far_inner, near_outer, near_inner)
-        wait()
 
-    return load
+    return begin
 
 
 def store_loop(plan: TileCopy, ops: Any) -> Loop:

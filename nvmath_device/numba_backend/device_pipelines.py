@@ -6,128 +6,77 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, nvvmutils, types
+from numba.cuda import cgutils, types
 from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
 
-from nvmath_device.numba_backend import debug_checks, emit
+from nvmath_device.numba_backend import debug_checks, emit, staged_tiles, streamed_tiles
 from nvmath_device.numba_backend.accumulators import AccumulatorType
 from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
 from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline_target, register_value
 from nvmath_device.numba_backend.operands import check_order, check_view
-from nvmath_device.numba_backend.pipeline_calls import (
-    BYTE,
-    INT,
-    LONG,
-    POINTER,
-    Functions,
-    extents_of,
-    kept,
-    matrix,
-    pipeline,
-    pitch_of,
-    room,
-    tensor,
-)
-from nvmath_device.numba_backend.pipeline_slots import Slots, acquire_descriptors, give_back
-from nvmath_device.numba_backend.shared_layout import dynamic_buffer
-from nvmath_device.pipelines import PIPELINE_BYTES, TILE_BYTES, PipelinePlan, pipeline_plan
-
-_BUFFER_ALIGNMENT = 1024  # of the pattern in which tiles are swizzled; libmathdx asks for 128
+from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER, extents_of, pitch_of, room
+from nvmath_device.pipelines import PipelinePlan, pipeline_plan
 
 
 class PipelineType(types.Type):
-    """A block's way to two whole matrices."""
+    """A block's way to two whole matrices, arrays of these types."""
 
-    def __init__(self, plan: PipelinePlan) -> None:
-        self.plan = plan
-        super().__init__(f"pipeline of {plan.descriptor.size} ({plan.recipe.symbol})")
+    def __init__(self, plan: PipelinePlan, arrays: tuple[types.Array, types.Array]) -> None:
+        self.plan, self.arrays = plan, arrays
+        super().__init__(f"pipeline of {plan.descriptor.size} ({plan.recipe.symbol}) for {arrays}")
+
+    @property
+    def tiles(self) -> Any:
+        """How tiles are fetched."""
+        return streamed_tiles if self.plan.is_streamed else staged_tiles
 
 
 @register_model(PipelineType)
 class _Model(models.StructModel):
-    """Where libmathdx's objects are, of the matrices and of the tile, the tile's first row and column, C's extents."""
+    """The matrices; where libmathdx's objects are, of the matrices and of the tile; the tile's first row and column."""
 
     def __init__(self, manager: Any, typ: Any) -> None:
-        pointers = [("device", types.voidptr), ("tile", types.voidptr), ("place", types.CPointer(types.int64))]
-        super().__init__(manager, typ, [*pointers, ("rows", types.int64), ("columns", types.int64)])
+        objects = [("device", types.voidptr), ("tile", types.voidptr), ("place", types.CPointer(types.int64))]
+        super().__init__(manager, typ, [*zip("ab", typ.arrays, strict=True), *objects])
 
 
 # -- the parts of a product ----------------------------------------------------------------------------------
 
 
-def _create(context: Any, builder: Any, plan: PipelinePlan, array_types: Any, arrays: Any) -> Any:
-    """A pipeline for two matrices, made by one thread for all of the block."""
-    names = Functions(context, builder, plan)
+def _create(context: Any, builder: Any, typ: PipelineType, arrays: Any) -> Any:
     if is_debug():
-        _check_at_run_time(context, builder, plan, array_types, arrays)
-    emit.bound_threads(builder, plan.block_dim.size)
-    uses_dynamic_shared(context, plan.buffer_bytes)
-    slots = Slots(builder.module, plan.recipe.symbol)
-    with builder.if_then(_is_first_thread(builder)):
-        address = slots.take(builder)
-        a, b = (matrix(context, builder, plan, x, array_types[x], arrays[x]) for x in (0, 1))
-        names.call("pipeline_create", [pipeline(address), a, b])
-        slots.share(builder, address)
-    _barrier(builder)
-    made = cgutils.create_struct_proxy(PipelineType(plan))(context, builder)
-    made.device = slots.shared(builder)
-    if plan.execution.sm >= (9, 0):  # type: ignore[operator]
-        with builder.if_then(_is_first_of_warp(builder)):
-            acquire_descriptors(builder, made.device, PIPELINE_BYTES)
-    made.rows, made.columns = (extents_of(context, builder, array_types[x], arrays[x])[x] for x in (0, 1))
-    made.tile = room(builder, BYTE, TILE_BYTES)
+        _check_at_run_time(context, builder, typ.plan, typ.arrays, arrays)
+    emit.bound_threads(builder, typ.plan.block_dim.size)
+    uses_dynamic_shared(context, typ.plan.buffer_bytes)
+    made = cgutils.create_struct_proxy(typ)(context, builder)
+    made.a, made.b = arrays[:2]
     made.place = builder.bitcast(room(builder, LONG, 2), LONG.as_pointer())
+    typ.tiles.create(context, builder, typ.plan, made, typ.arrays)
     return made
 
 
-def _start(context: Any, builder: Any, plan: PipelinePlan, made: Any, i: Any, j: Any) -> None:
-    """The first tiles of A and B are on their way to shared memory, which must be free."""
-    buffer = dynamic_buffer(builder, _BUFFER_ALIGNMENT)
-    Functions(context, builder, plan).call(
-        "tile_create", [pipeline(made.device), pipeline(made.tile), buffer, kept(builder, i), kept(builder, j)]
-    )
-    m, n, _ = plan.descriptor.size
+def _start(context: Any, builder: Any, typ: PipelineType, made: Any, i: Any, j: Any) -> None:
+    m, n, _ = typ.plan.descriptor.size
     for axis, (x, extent) in enumerate(((i, m), (j, n))):
         first = builder.mul(builder.zext(x, LONG), ir.Constant(LONG, extent), flags=("nsw", "nuw"))
         builder.store(first, _place(builder, made, axis))
+    typ.tiles.start(context, builder, typ.plan, made, typ.arrays, i, j)
 
 
-def _finish(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> Any:
-    """The whole loop over K of the tile that was started; shared memory is free again when it returns."""
-    names = Functions(context, builder, plan)
-    typ = AccumulatorType(plan)
-    tile, state = made.tile, room(builder, BYTE, plan.accumulator_bytes)
-    fragment = room(builder, context.get_data_type(typ.element), plan.fragment_size)
-    names.call("accumulator_create", [pipeline(tile), tensor(state)])
-    names.call("accumulator_clear", [tensor(state)])
-    names.call("execute", [pipeline(tile), tensor(state)])
-    names.call("finish", [tensor(state)])
-    names.call("fragment", [tensor(state), tensor(fragment)])
-    names.call("tile_destroy", [pipeline(tile)])
-    _barrier(builder)
-    acc = cgutils.create_struct_proxy(typ)(context, builder)
-    acc.fragment, acc.state, acc.tile = fragment, state, tile
+def _finish(context: Any, builder: Any, typ: PipelineType, made: Any) -> Any:
+    """Shared memory is free again when it returns."""
+    acc = typ.tiles.finish(context, builder, typ.plan, made, typ.arrays)
     acc.row, acc.column = (builder.load(_place(builder, made, axis)) for axis in (0, 1))
-    acc.rows, acc.columns = made.rows, made.columns
+    acc.rows, acc.columns = (
+        extents_of(context, builder, array_type, array)[axis]
+        for axis, (array_type, array) in enumerate(zip(typ.arrays, (made.a, made.b), strict=True))
+    )
     return acc._getvalue()
 
 
 def _place(builder: Any, made: Any, axis: int) -> Any:
     return builder.gep(made.place, [ir.Constant(INT, axis)], inbounds=True)
-
-
-def _multiply(context: Any, builder: Any, plan: PipelinePlan, made: Any, i: Any, j: Any) -> Any:
-    _start(context, builder, plan, made, i, j)
-    return _finish(context, builder, plan, made)
-
-
-def _destroy(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> None:
-    """Every thread is behind a barrier that follows its last use of the pipeline."""
-    names = Functions(context, builder, plan)
-    with builder.if_then(_is_first_thread(builder)):
-        names.call("pipeline_destroy", [pipeline(made.device)])
-        give_back(builder, made.device)
 
 
 def _check_at_run_time(context: Any, builder: Any, plan: PipelinePlan, array_types: Any, arrays: Any) -> None:
@@ -136,11 +85,12 @@ def _check_at_run_time(context: Any, builder: Any, plan: PipelinePlan, array_typ
     debug_checks.check_dynamic_shared(context, builder, name, plan.buffer_bytes)
     inner = []
     for x, argument in enumerate("ab"):
-        array = emit.array_struct(context, builder, array_types[x], arrays[x])
-        alignment = plan.descriptor.alignment[x]  # type: ignore[index]
-        debug_checks.check_aligned(context, builder, name, argument, array.data, alignment)
-        pitch = builder.inttoptr(pitch_of(builder, plan, x, array), POINTER)
-        debug_checks.check_aligned(context, builder, f"{name}'s leading dimension", argument, pitch, alignment)
+        if plan.is_streamed:
+            array = emit.array_struct(context, builder, array_types[x], arrays[x])
+            alignment = plan.descriptor.alignment[x]  # type: ignore[index]
+            debug_checks.check_aligned(context, builder, name, argument, array.data, alignment)
+            pitch = builder.inttoptr(pitch_of(builder, plan, x, array), POINTER)
+            debug_checks.check_aligned(context, builder, f"{name}'s leading dimension", argument, pitch, alignment)
         inner.append(extents_of(context, builder, array_types[x], arrays[x])[1 - x])
     debug_checks.check_inner_extents(context, builder, name, *inner)
 
@@ -178,20 +128,26 @@ def _resolve_multiply(typ: Any, call: Call) -> Any:
 
 
 def _lower_multiply(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> Any:
-    plan = sig.return_type.plan
-    made = _create(context, builder, plan, sig.args, args)
-    accumulator = _multiply(context, builder, plan, made, args[2], args[3])
-    _destroy(context, builder, plan, made)
+    pipe = PipelineType(sig.return_type.plan, sig.args[:2])
+    made = _create(context, builder, pipe, args)
+    _start(context, builder, pipe, made, args[2], args[3])
+    accumulator = _finish(context, builder, pipe, made)
+    pipe.tiles.destroy(context, builder, pipe.plan, made)
     return accumulator
 
 
 def _resolve_pipeline(typ: Any, call: Call) -> Any:
     arguments = call.bind(("a", "b"), optional=("depth",))
-    return call.signature(PipelineType(_plan(typ, call, arguments)), arguments)
+    plan = _plan(typ, call, arguments)
+    return call.signature(PipelineType(plan, (arguments["a"], arguments["b"])), arguments)
 
 
 def _lower_pipeline(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> Any:
-    return _create(context, builder, sig.return_type.plan, sig.args, args)._getvalue()
+    return _create(context, builder, sig.return_type, args)._getvalue()
+
+
+def _made(context: Any, builder: Any, typ: PipelineType, value: Any) -> Any:
+    return cgutils.create_struct_proxy(typ)(context, builder, value=value)
 
 
 def _resolve_tile(typ: PipelineType, call: Call) -> Any:
@@ -201,9 +157,9 @@ def _resolve_tile(typ: PipelineType, call: Call) -> Any:
 
 
 def _lower_tile(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> Any:
-    this, i, j = args
-    made = cgutils.create_struct_proxy(typ)(context, builder, value=this)
-    return _multiply(context, builder, typ.plan, made, i, j)
+    made = _made(context, builder, typ, args[0])
+    _start(context, builder, typ, made, args[1], args[2])
+    return _finish(context, builder, typ, made)
 
 
 def _resolve_start(typ: PipelineType, call: Call) -> Any:
@@ -213,8 +169,7 @@ def _resolve_start(typ: PipelineType, call: Call) -> Any:
 
 
 def _lower_start(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> None:
-    this, i, j = args
-    _start(context, builder, typ.plan, cgutils.create_struct_proxy(typ)(context, builder, value=this), i, j)
+    _start(context, builder, typ, _made(context, builder, typ, args[0]), args[1], args[2])
 
 
 def _resolve_finish(typ: PipelineType, call: Call) -> Any:
@@ -223,7 +178,7 @@ def _resolve_finish(typ: PipelineType, call: Call) -> Any:
 
 
 def _lower_finish(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> Any:
-    return _finish(context, builder, typ.plan, cgutils.create_struct_proxy(typ)(context, builder, value=args[0]))
+    return _finish(context, builder, typ, _made(context, builder, typ, args[0]))
 
 
 def _resolve_destroy(typ: PipelineType, call: Call) -> Any:
@@ -232,31 +187,7 @@ def _resolve_destroy(typ: PipelineType, call: Call) -> Any:
 
 
 def _lower_destroy(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> None:
-    made = cgutils.create_struct_proxy(typ)(context, builder, value=args[0])
-    _destroy(context, builder, typ.plan, made)
-
-
-# -- threads -------------------------------------------------------------------------------------------------
-
-
-def _barrier(builder: Any) -> None:
-    name = "llvm.nvvm.barrier0"
-    function = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(ir.VoidType(), []), name)
-    builder.call(function, [])
-
-
-def _linear_thread(builder: Any) -> Any:
-    x, y, z = (nvvmutils.call_sreg(builder, f"tid.{axis}") for axis in "xyz")
-    nx, ny = (nvvmutils.call_sreg(builder, f"ntid.{axis}") for axis in "xy")
-    return builder.add(x, builder.mul(nx, builder.add(y, builder.mul(ny, z))))
-
-
-def _is_first_thread(builder: Any) -> Any:
-    return builder.icmp_unsigned("==", _linear_thread(builder), ir.Constant(INT, 0))
-
-
-def _is_first_of_warp(builder: Any) -> Any:
-    return builder.icmp_unsigned("==", builder.and_(_linear_thread(builder), ir.Constant(INT, 31)), ir.Constant(INT, 0))
+    typ.tiles.destroy(context, builder, typ.plan, _made(context, builder, typ, args[0]))
 
 
 # -- registration --------------------------------------------------------------------------------------------

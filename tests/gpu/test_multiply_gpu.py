@@ -16,6 +16,10 @@ ROW, COL = "row_major", "col_major"
 TYPES = ("float16", "float16", "float32")
 FAST = nd.Matmul((128, 256, 64), TYPES, "real", arrangement=(ROW, COL, ROW), block_size=256, alignment=nd.MAX_ALIGNMENT)
 ANY_ADDRESS = nd.Matmul((64, 64, 32), TYPES, "real", arrangement=(ROW, ROW, ROW), block_size=128)
+SINGLE = nd.Matmul(
+    (128, 128, 16), "float32", "real", arrangement=(ROW,) * 3, block_size=256, alignment=nd.MAX_ALIGNMENT
+)
+DOUBLE = nd.Matmul((64, 96, 16), "float64", "real", arrangement=(COL, COL, COL), block_size=96)
 BOUND = 1e-5  # norm-wise; sums of float32 products over K up to 4096
 
 
@@ -38,7 +42,33 @@ def kernels_of(mm):
     return product, fused
 
 
-KERNELS = {"fast": (FAST, *kernels_of(FAST)), "any address": (ANY_ADDRESS, *kernels_of(ANY_ADDRESS))}
+KERNELS = {
+    name: (mm, *kernels_of(mm))
+    for name, mm in {"fast": FAST, "any address": ANY_ADDRESS, "single": SINGLE, "double": DOUBLE}.items()
+}
+
+
+@cuda.jit
+def spoil_shared_memory(words):
+    """NaN, in every type of floats, in the shared memory that the next kernel finds."""
+    memory = nd.shared.array(0, np.uint32)
+    for i in range(cuda.threadIdx.x, words, cuda.blockDim.x):
+        memory[i] = np.uint32(0xFFFFFFFF)
+    cuda.syncthreads()
+
+
+def spoil():
+    spoil_shared_memory[132, 256, 0, 227 * 1024](227 * 256)
+
+
+def surrounded(x, by):
+    """``x`` on the device in the middle of a larger matrix of ``by``; returns both."""
+    rows, columns = ((extent + 7) // 8 * 8 + 16 for extent in x.shape)
+    order = "F" if x.flags.f_contiguous and not x.flags.c_contiguous else "C"
+    host = np.full((rows, columns), by, x.dtype, order=order)
+    host[8 : 8 + x.shape[0], 8 : 8 + x.shape[1]] = x
+    whole = cuda.to_device(host)
+    return whole, whole[8 : 8 + x.shape[0], 8 : 8 + x.shape[1]]
 
 
 def configuration(mm, m, n, stream=0):
@@ -48,7 +78,9 @@ def configuration(mm, m, n, stream=0):
 
 def operands(mm, m, n, k, seed=0):
     rng = np.random.default_rng(seed)
-    a, b = (rng.uniform(-1, 1, shape).astype(np.float16) for shape in ((m, k), (k, n)))
+    a, b = (rng.uniform(-1, 1, shape).astype(mm.a_value_type) for shape in ((m, k), (k, n)))
+    if mm.arrangement.a == COL:
+        a = np.asfortranarray(a)
     if mm.arrangement.b == COL:
         b = np.asfortranarray(b)
     return a, b
@@ -60,21 +92,32 @@ def error(got, want):
 
 FAST_SHAPES = [(128, 256, 64), (1000, 500, 1504), (129, 264, 72), (1, 2, 8), (130, 1030, 2048), (4096, 520, 128)]
 ANY_SHAPES = [(1000, 500, 1500), (257, 255, 259), (1, 1, 1), (64, 64, 1), (65, 33, 31), (300, 200, 4099)]
+ODD_SHAPES = [(1000, 500, 1500), (4097, 4095, 4099), (128, 96, 1)]
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape"), [("fast", s) for s in FAST_SHAPES] + [("any address", s) for s in ANY_SHAPES], ids=str
+    ("kind", "shape"),
+    [("fast", s) for s in FAST_SHAPES]
+    + [("any address", s) for s in ANY_SHAPES]
+    + [(kind, s) for kind in ("any address", "single", "double") for s in ODD_SHAPES],
+    ids=str,
 )
 def test_products_of_any_extents(kind, shape):
+    """Nothing outside of the matrices is read, nor is anything left in shared memory; nothing outside is written."""
     mm, product, _ = KERNELS[kind]
     m, n, k = shape
     a, b = operands(mm, m, n, k)
-    c = cuda.to_device(np.full((m, n), np.nan, np.float32))
-    product[configuration(mm, m, n)](cuda.to_device(a), cuda.to_device(b), c)
-    assert error(c.copy_to_host(), a.astype(float) @ b.astype(float)) < BOUND
+    (_, on_gpu_a), (_, on_gpu_b) = surrounded(a, np.nan), surrounded(b, np.nan)
+    whole, c = surrounded(np.full((m, n), np.nan, mm.c_value_type, order="F" if kind == "double" else "C"), 77)
+    spoil()
+    product[configuration(mm, m, n)](on_gpu_a, on_gpu_b, c)
+    want = a.astype(float) @ b.astype(float)
+    got = whole.copy_to_host()
+    assert error(got[8 : 8 + m, 8 : 8 + n], want) < (BOUND if kind != "double" else 1e-13)
+    assert (got == 77).sum() == got.size - m * n
 
 
-@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("kind", ["fast", "any address"])
 def test_functions_of_elements_know_their_place(kind):
     mm, _, fused = KERNELS[kind]
     m, n, k = 300, 600, 128
@@ -87,7 +130,7 @@ def test_functions_of_elements_know_their_place(kind):
     assert error(c.copy_to_host(), want) < BOUND
 
 
-@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("kind", ["fast", "any address"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_results_of_other_types_and_strides(kind, dtype):
     mm, product, _ = KERNELS[kind]
@@ -103,6 +146,32 @@ def test_results_of_other_types_and_strides(kind, dtype):
     got = held.copy_to_host()
     assert error(got[:, ::2], want) < bound
     assert np.isnan(got[:, 1::2]).all()
+
+
+@cuda.jit(device=True)
+def scaled_sum(value, element, row, column, scale):
+    return value * scale[row] + element
+
+
+@pytest.mark.parametrize("kind", ["fast", "any address"])
+@pytest.mark.parametrize("shape", [(256, 512, 64), (300, 600, 128)], ids=str)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_matrix_of_the_result_s_shape_is_combined_with(kind, shape, order):
+    mm = KERNELS[kind][0]
+
+    @nd.jit
+    def kernel(a, b, c, x, scale):
+        acc = mm.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y)
+        acc.combine(scaled_sum, x, scale).store(c)
+
+    m, n, k = shape
+    a, b = operands(mm, m, n, k)
+    rng = np.random.default_rng(6)
+    x, scale = rng.uniform(-9, 9, (m, n)).astype(np.float32, order=order), rng.uniform(0, 1, m).astype(np.float32)
+    _, on_gpu_x = surrounded(x, np.nan)
+    c = cuda.to_device(np.full((m, n), np.nan, np.float32))
+    kernel[configuration(mm, m, n)](*map(cuda.to_device, (a, b)), c, on_gpu_x, cuda.to_device(scale))
+    assert error(c.copy_to_host(), a.astype(float) @ b.astype(float) * scale[:, None] + x) < BOUND
 
 
 def test_operands_that_are_parts_of_larger_matrices():
@@ -168,8 +237,40 @@ def test_a_second_product_in_one_kernel():
     assert error(d.copy_to_host(), want) < BOUND
 
 
-def test_blocks_that_compute_several_tiles():
-    mm = FAST
+@pytest.mark.parametrize("kind", ["fast", "any address"])
+def test_the_next_tile_comes_during_the_epilog(kind):
+    mm = KERNELS[kind][0]
+
+    @nd.jit
+    def persistent(a, b, c, bias, scale, rows, columns):
+        pipe = mm.pipeline(a, b)
+        tile = cuda.blockIdx.x
+        pipe.start(tile % rows, tile // rows)
+        while tile < rows * columns:
+            acc = pipe.finish()
+            tile += cuda.gridDim.x
+            if tile < rows * columns:
+                pipe.start(tile % rows, tile // rows)
+            acc.map(relu_bias, bias, scale).store(c)
+        pipe.destroy()
+
+    m, n, k = 1100, 1900, 448
+    a, b = operands(mm, m, n, k)
+    rng = np.random.default_rng(5)
+    bias, scale = rng.uniform(-9, 9, n).astype(np.float32), rng.uniform(0, 1, m).astype(np.float32)
+    want = np.maximum(a.astype(float) @ b.astype(float) + bias * scale[:, None].astype(float), 0)
+    (rows, columns), *rest = configuration(mm, m, n)
+    arguments = [cuda.to_device(x) for x in (a, b, np.full((m, n), np.nan, np.float32), bias, scale)]
+    for blocks in (1, 7, rows * columns):
+        arguments[2].copy_to_device(np.full((m, n), np.nan, np.float32))
+        spoil()
+        persistent[blocks, *rest](*arguments, rows, columns)
+        assert error(arguments[2].copy_to_host(), want) < BOUND
+
+
+@pytest.mark.parametrize("kind", ["fast", "any address"])
+def test_blocks_that_compute_several_tiles(kind):
+    mm = KERNELS[kind][0]
 
     @nd.jit
     def persistent(a, b, c, rows, columns):

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A block's barrier, and which of its threads calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import nvvmutils
+
+_INT = ir.IntType(32)
+
+
+def barrier(builder: Any) -> None:
+    name = "llvm.nvvm.barrier0"
+    function = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(ir.VoidType(), []), name)
+    builder.call(function, [])
+
+
+def keep_order(builder: Any) -> None:
+    """Have no load move across, which would want more registers than there are: a barrier of this thread's warp."""
+    name = "llvm.nvvm.bar.warp.sync"
+    kind = ir.FunctionType(ir.VoidType(), [_INT])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    builder.call(function, [ir.Constant(_INT, -1)])
+
+
+def _linear_thread(builder: Any) -> Any:
+    x, y, z = (nvvmutils.call_sreg(builder, f"tid.{axis}") for axis in "xyz")
+    nx, ny = (nvvmutils.call_sreg(builder, f"ntid.{axis}") for axis in "xy")
+    return builder.add(x, builder.mul(nx, builder.add(y, builder.mul(ny, z))))
+
+
+def is_first_thread(builder: Any) -> Any:
+    return builder.icmp_unsigned("==", _linear_thread(builder), ir.Constant(_INT, 0))
+
+
+def is_first_of_warp(builder: Any) -> Any:
+    return builder.icmp_unsigned(
+        "==", builder.and_(_linear_thread(builder), ir.Constant(_INT, 31)), ir.Constant(_INT, 0)
+    )

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of whole matrices with tiles that libmathdx's pipeline fetches, by TMA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvmath_device.numba_backend.accumulators import new_accumulator
+from nvmath_device.numba_backend.block_threads import barrier, is_first_of_warp, is_first_thread
+from nvmath_device.numba_backend.pipeline_calls import BYTE, Functions, kept, matrix, pipeline, room, tensor
+from nvmath_device.numba_backend.pipeline_slots import Slots, acquire_descriptors, give_back
+from nvmath_device.numba_backend.shared_layout import dynamic_buffer
+from nvmath_device.pipelines import PIPELINE_BYTES, TILE_BYTES, PipelinePlan
+
+BUFFER_ALIGNMENT = 1024  # of the pattern in which tiles are swizzled; libmathdx asks for 128
+
+
+def create(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> None:
+    """A pipeline for two matrices, made by one thread for all of the block."""
+    names = Functions(context, builder, plan)
+    slots = Slots(builder.module, plan.recipe.symbol)
+    with builder.if_then(is_first_thread(builder)):
+        address = slots.take(builder)
+        a, b = (matrix(context, builder, plan, x, array_types[x], array) for x, array in enumerate((made.a, made.b)))
+        names.call("pipeline_create", [pipeline(address), a, b])
+        slots.share(builder, address)
+    barrier(builder)
+    made.device = slots.shared(builder)
+    if plan.execution.sm >= (9, 0):  # type: ignore[operator]
+        with builder.if_then(is_first_of_warp(builder)):
+            acquire_descriptors(builder, made.device, PIPELINE_BYTES)
+    made.tile = room(builder, BYTE, TILE_BYTES)
+
+
+def start(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, i: Any, j: Any) -> None:
+    """The first tiles of A and B are on their way to shared memory."""
+    buffer = dynamic_buffer(builder, BUFFER_ALIGNMENT)
+    Functions(context, builder, plan).call(
+        "tile_create", [pipeline(made.device), pipeline(made.tile), buffer, kept(builder, i), kept(builder, j)]
+    )
+
+
+def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> Any:
+    """The whole loop over K of the tile that was started."""
+    names = Functions(context, builder, plan)
+    tile, state = made.tile, room(builder, BYTE, plan.accumulator_bytes)
+    acc = new_accumulator(context, builder, plan)
+    names.call("accumulator_create", [pipeline(tile), tensor(state)])
+    names.call("accumulator_clear", [tensor(state)])
+    names.call("execute", [pipeline(tile), tensor(state)])
+    names.call("finish", [tensor(state)])
+    names.call("fragment", [tensor(state), tensor(acc.fragment)])
+    names.call("tile_destroy", [pipeline(tile)])
+    barrier(builder)
+    acc.state, acc.tile = state, tile
+    return acc
+
+
+def destroy(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> None:
+    """Every thread is behind a barrier that follows its last use of the pipeline."""
+    names = Functions(context, builder, plan)
+    with builder.if_then(is_first_thread(builder)):
+        names.call("pipeline_destroy", [pipeline(made.device)])
+        give_back(builder, made.device)
