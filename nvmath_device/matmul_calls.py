@@ -38,12 +38,16 @@ class MatmulCalls:
 
         - ``acc.map(function, *args)`` is another one, of what a device function makes of each element:
           ``function(value, row, column, *args)`` with row and column in C. It may read, but write nothing.
+        - ``acc.combine(function, x, *args)`` the same of ``function(value, element, row, column, *args)`` with the
+          element of ``x``, a whole matrix of C's shape, at the same place. Its loads are ahead of their use, which
+          those that a function makes are not.
         - ``acc.store(c)`` writes the tile to the whole matrix ``c`` of any strides and type, as far as it lies inside.
         - ``acc.size`` is how many elements a thread holds.
 
         Guarantees that a, b and the shared memory are no longer used when it returns, in any thread of the block. With
         ``alignment`` of 16 the addresses and leading dimensions of a and b must be multiples of 16 bytes; on Hopper
-        they are then fetched by TMA. Real element types only.
+        they are then fetched by TMA where :meth:`path` says so, else by the block's threads, through two stages.
+        Nothing outside of a and b is read. Real element types only, and no ``transpose_mode``.
         """
         return call_in_kernel("Matmul.multiply", "matmul_multiply", self, args, kwargs)
 
@@ -54,6 +58,10 @@ class MatmulCalls:
         and ``pipe.destroy()`` at the end, each called by every thread. Without the last its room stays taken; when
         that has happened 512 times, the next block waits for ever. An accumulator is valid until the same call makes
         another one.
+
+        ``pipe.start(i, j)`` and ``pipe.finish()`` are the two halves of ``multiply``: the first tiles of A and B are on
+        their way after ``start``, to the dynamic shared memory, and ``finish`` gives the accumulator. Start the next
+        tile before the epilog of this one. Between the two the pipeline starts nothing else, and is not destroyed.
         """
         return call_in_kernel("Matmul.pipeline", "matmul_pipeline", self, args, kwargs)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real generated code for tests without a GPU: a few descriptors, generated once, and kernels made of them.
 
-Four GEMMs, a pipeline, two FFTs and one question are generated together, into the store of the session, where all
-tests find them; that takes about 65 s on two cores with an empty store. Import ``generated`` to have it.
+Four GEMMs, a pipeline, a product of tiles, two FFTs and one question are generated together, into the store of the
+session, where all tests find them; that takes about 80 s on two cores with an empty store. Import ``generated`` to have
+it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ PIPELINED = nd.Matmul(
     (128, 256, 64), ("float16", "float16", "float32"), "real", arrangement=(ROW, COL, ROW), block_size=256,
     alignment=nd.MAX_ALIGNMENT,
 )  # fmt: skip
+STAGED = nd.Matmul((64, 64, 32), ("float16", "float16", "float32"), "real", arrangement=(ROW,) * 3, block_size=128)
 SM90A = nd.ComputeCapability(9, 0, "a")
 FORWARD, INVERSE = block_fft("forward"), block_fft("inverse")
 
@@ -64,7 +66,7 @@ def generated(tmp_path_factory):
             answered = threads.submit(lambda: codegen.codes([SINGLE.resolved(SM90).recipe("SMEM")]))
             codegen.codes(
                 [mm.resolved(SM90).recipe("SMEM") for mm in (HALF, BF16, DOUBLE)]
-                + [pipeline_plan(*PIPELINED.resolved(SM90A), depth=None, sm=SM90A).recipe]
+                + [pipeline_plan(*mm.resolved(SM90A), depth=None, sm=SM90A).recipe for mm in (PIPELINED, STAGED)]
                 + [fft_recipe(*f.resolved(SM90)[:1], sm=SM90) for f in (FORWARD, INVERSE)]
             )
             answered.result()

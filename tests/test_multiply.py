@@ -17,7 +17,7 @@ from nvmath_device.pipelines import pipeline_plan
 from tests import sass
 from tests.fatbins import contents
 from tests.real_code import PIPELINED as MM
-from tests.real_code import SM90A, generated  # noqa: F401  (a fixture)
+from tests.real_code import SM90A, STAGED, generated  # noqa: F401  (a fixture)
 
 A, B, C, BIAS = float16[:, ::1], float16[::1, :], float32[:, ::1], float32[::1]
 
@@ -76,6 +76,30 @@ def test_the_whole_loop_is_inlined_and_takes_the_fastest_path(codes, name):
     assert (counted["HMMA"], counted["CALL"], counted["LDL"]) == (0, 0, 0)
 
 
+@cuda.jit(device=True)
+def scaled_sum(value, element, row, column, scale):
+    return value * scale[row] + element
+
+
+@pytest.mark.parametrize(
+    ("mm", "units", "layout"),
+    [(MM, {"HGMMA", "UTMALDG"}, float16[::1, :]), (STAGED, {"HMMA", "LDGSTS"}, float16[:, ::1])],
+    ids=["streamed", "staged"],
+)
+def test_combining_and_fetching_by_threads_leave_all_in_registers(generated, mm, units, layout):
+    """A call of libmathdx's with other arguments than its own would not be inlined, and stand out as one."""
+
+    def kernel(a, b, c, x, scale):
+        acc = mm.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y)
+        acc.combine(scaled_sum, x, scale).store(c)
+
+    code = nd.jit(kernel).build(void(A, layout, C, C, BIAS), 90)
+    stems = {x.partition(".")[0] for x in sass.instructions(code.cubin)}
+    assert units <= stems
+    assert not {"CALL", "LDL"} & stems
+    assert code.least_shared == mm.get_pipeline_storage_size(sm=90)
+
+
 def test_a_launch_must_have_the_block_and_the_shared_memory(codes):
     for code in codes.values():
         assert code.blocks == ({"block_dim": [256, 1, 1], "exact": True},)
@@ -130,6 +154,20 @@ def error_of(kernel, signature):
 )
 def test_operands_that_do_not_fit_are_named(signature, words):
     assert words in error_of(product, signature)
+
+
+def test_what_is_combined_with_is_a_matrix():
+    def kernel(a, b, c, bias):
+        MM.multiply(a, b, 0, 0).combine(scaled_sum, bias, bias).store(c)
+
+    assert "2-D array for x" in error_of(kernel, void(A, B, C, BIAS))
+
+
+def test_a_function_of_other_arguments_is_refused():
+    def kernel(a, b, c):
+        MM.multiply(a, b, 0, 0).combine(plus, c).store(c)
+
+    assert "device function of (value, element of x, row, column)" in error_of(kernel, void(A, B, C))
 
 
 def test_tiles_are_numbered_by_integers():

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
+from numba.core.errors import TypingError as OfNumba
 from numba.cuda import cgutils, types
+from numba.cuda.core.errors import TypingError
 from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
 from numba.cuda.typing.templates import signature
@@ -137,8 +139,13 @@ def _resolve_combine(typ: AccumulatorType, call: Call) -> Any:
 
 
 def _check_function(call: Call, function: Any, form: str, given: Any, rest: Any) -> None:
-    if call.context.resolve_function_type(function, given, {}) is None:
-        raise call.error(f"wants a device function of {form}{', ...' if rest else ''}), got {function}")
+    said = f"wants a device function of {form}{', ...' if rest else ''}), got {function}"
+    try:
+        found = call.context.resolve_function_type(function, given, {})
+    except (TypingError, OfNumba) as error:  # two classes: numba-cuda has its own, and uses Numba's, too
+        raise call.error(f"{said}, which does not take {given}: {error}") from error
+    if found is None:
+        raise call.error(said)
 
 
 def _lower_map(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args: Any) -> Any:
@@ -269,7 +276,8 @@ class _Coordinate:
     def _in_tile(self, e: int) -> list[Any]:
         builder = self._builder
         builder.store(ir.Constant(INT, e), self._index)
-        self._names.call("coordinate", [tensor(self._acc.state), self._index, self._row, self._column])
+        of = [tensor(self._acc.state)] if self._names.is_streamed else []
+        self._names.call("coordinate", [*of, self._index, self._row, self._column])
         return [builder.zext(builder.load(x), LONG) for x in (self._row, self._column)]
 
 

@@ -53,7 +53,7 @@ class Functions:
     """Calls of a pipeline's functions, whose code is linked into the kernel."""
 
     def __init__(self, context: Any, builder: Any, plan: PipelinePlan) -> None:
-        self._builder, self._recipe = builder, plan.recipe
+        self._builder, self._recipe, self.is_streamed = builder, plan.recipe, plan.is_streamed
         block = RequiredBlock(plan.block_dim, exact=True)
         context.active_code_library.add_linking_file(generated(plan.recipe, block, plan.check))
 

@@ -37,6 +37,7 @@ class Pipeline:
 
     def __init__(self, call: Call, mm: Matmul, a: Any, b: Any, depth: Any) -> None:
         self._mm, self._places, self._destroyed = mm, {"a": Place(a), "b": Place(b)}, False
+        self._started: tuple[Any, Any] | None = None
         pipeline_plan(mm.descriptor, mm._here.execution, depth=depth, sm=SIMULATED_CC)
         self._a, self._b = (
             call.values(name, call.array(name, given, ndim=(2,)), value)
@@ -47,10 +48,27 @@ class Pipeline:
 
     def multiply(self, *args: Any, **kwargs: Any) -> Accumulator:
         call = Call("pipeline.multiply", self._mm)
+        return self.tile(call, *self._begun(call, args, kwargs))
+
+    def start(self, *args: Any, **kwargs: Any) -> None:
+        call = Call("pipeline.start", self._mm)
+        self._started = self._begun(call, args, kwargs)
+
+    def finish(self) -> Accumulator:
+        call = Call("pipeline.finish", self._mm)
+        if self._started is None:
+            raise call.execution_error("was called without start(i, j)")
+        started, self._started = self._started, None
+        return self.tile(call, *started)
+
+    def _begun(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The tile that a call begins, where it may."""
         given = call.bind(args, kwargs, ("i", "j"))
         if self._destroyed:
             raise call.execution_error("was called after destroy()")
-        return self.tile(call, given["i"], given["j"])
+        if self._started is not None:
+            raise call.execution_error("was called between start() and finish(): shared memory holds that tile")
+        return given["i"], given["j"]
 
     def destroy(self) -> None:
         self._destroyed = True
@@ -104,6 +122,9 @@ class Accumulator:
         for e, row, column in self._inside(self._shape):
             tile[e] = function(self._tile[e], row, column, *args)
         return Accumulator(tile.reshape(-1, self._columns), self._first, self._shape, self._share)
+
+    def combine(self, function: Callable[..., Any], x: Any, *args: Any) -> Accumulator:
+        return self.map(lambda value, row, column: function(value, x[row, column], row, column, *args))
 
     def store(self, c: Any) -> None:
         for e, row, column in self._inside(c.shape):

@@ -63,6 +63,65 @@ def test_functions_of_elements_know_their_place():
     np.testing.assert_allclose(c.copy_to_host(), want, atol=1e-5)
 
 
+@cuda.jit(device=True)
+def scaled_sum(value, element, row, column, scale):
+    return value * scale[row] + element
+
+
+@nd.jit
+def overlapped(a, b, c, x, scale, rows, columns):
+    pipe = MM.pipeline(a, b)
+    tile = cuda.blockIdx.x
+    pipe.start(tile % rows, tile // rows)
+    while tile < rows * columns:
+        acc = pipe.finish()
+        tile += cuda.gridDim.x
+        if tile < rows * columns:
+            pipe.start(tile % rows, tile // rows)
+        acc.combine(scaled_sum, x, scale).store(c)
+    pipe.destroy()
+
+
+def test_the_next_tile_comes_while_this_one_is_combined():
+    m, n, k = 20, 70, 16
+    a, b = operands(m, n, k)
+    rng = np.random.default_rng(2)
+    x, scale = rng.uniform(-9, 9, (m, n)).astype(np.float32), rng.uniform(0, 1, m).astype(np.float32)
+    c = cuda.to_device(np.full((m, n), np.nan, np.float32))
+    (rows, columns), *rest = configuration(m, n)
+    overlapped[2, *rest](*map(cuda.to_device, (a, b)), c, *map(cuda.to_device, (x, scale)), rows, columns)
+    want = a.astype(float) @ b.astype(float) * scale[:, None] + x
+    np.testing.assert_allclose(c.copy_to_host(), want, atol=1e-5)
+
+
+def start_twice(pipe):
+    pipe.start(0, 0)
+    pipe.start(0, 0)
+
+
+def multiply_between(pipe):
+    pipe.start(0, 0)
+    pipe.multiply(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        (lambda pipe: pipe.finish(), "without start"),
+        (start_twice, "between start"),
+        (multiply_between, "between start"),
+    ],
+)
+def test_a_tile_is_started_once_and_finished(calls, words):
+    @nd.jit
+    def kernel(a, b):
+        calls(MM.pipeline(a, b))
+
+    a, b = operands(16, 32, 8)
+    with pytest.raises(KernelExecutionError, match=words):
+        kernel[1, 32, 0, MM.get_pipeline_storage_size()](cuda.to_device(a), cuda.to_device(b))
+
+
 def test_each_thread_holds_its_share():
     sizes = cuda.to_device(np.zeros(32, np.int64))
 
