@@ -178,14 +178,14 @@ def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, a
             loaded = []
             for e in range(first, min(first + _LOADED_AHEAD, count)):
                 at = place(e)
-                loaded.append((e, at, emit_load(context, builder, x_type, x, at)))
+                loaded.append((e, at, _load(context, builder, x_type, x, at)))
             for e, at, value in waiting:
                 elements.put(e, call([elements.get(e), value, *at, *rest]))
             waiting = loaded
     return elements.made()
 
 
-def emit_load(context: Any, builder: Any, array_type: Any, array: Any, place: Any) -> Any:
+def _load(context: Any, builder: Any, array_type: Any, array: Any, place: Any) -> Any:
     pointer = cgutils.get_item_pointer2(
         context, builder, array.data, cgutils.unpack_tuple(builder, array.shape, 2),
         cgutils.unpack_tuple(builder, array.strides, 2), array_type.layout, place,
