@@ -22,11 +22,14 @@ CHECKED_RESULTS = {
     "fft_real": 1,
     "fft_thread": 1,
     "fused_gemm_epilog": 2,
+    "grouped_gemm": 1,
     "int8_fp8": 4,
+    "linear_layer": 1,
     "mixed_arrays": 3,
     "quickstart": 2,
     "shared_descriptor": 2,
     "smallest_gemm": 1,
+    "split_k": 1,
     "tiled_gemm": 1,
 }
 # Their errors are more than those of float32: images that are classified wrongly, and numbers of 8 bits.

@@ -28,6 +28,8 @@ MISTAKES = {
         ("matmul(x8, w8.T, options", "matmul(x8, w8[::-1].T, options"),
         ("matmul(x8, w8.T, quant", "matmul(x8, w8[::-1].T, quant"),
     ],
+    "grouped_gemm": [("w[expert], tile", "w[0], tile")],
+    "linear_layer": [("value + bias[column]", "value + bias[row]")],
     "mixed_arrays": [
         ("d = matmul(a, b)", "d = matmul(a, b, alpha=1.001)"),
         ("matmul(a, b, out=out)", "matmul(a, b, out=out, alpha=1.001)"),
@@ -36,6 +38,7 @@ MISTAKES = {
     "quickstart": [("% TILE >= KEPT", "% TILE > KEPT"), ("*= response[frequency]", "*= response[0]")],
     "shared_descriptor": [("MatmulEpilog.RELU_BIAS", "MatmulEpilog.BIAS"), ("+ bias[j + column]", "+ bias[column]")],
     "smallest_gemm": [("mm.execute(1.0, ", "mm.execute(1.00001, ")],
+    "split_k": [("range(1, parts.shape[0])", "range(2, parts.shape[0])")],
     "tiled_gemm": [("range(0, a.shape[1], TILE_K)", "range(0, a.shape[1] - TILE_K, TILE_K)")],
 }
 SHORT = sorted(CHECKED_RESULTS.keys() - {"quickstart"})
