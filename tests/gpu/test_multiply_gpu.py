@@ -117,6 +117,34 @@ def test_products_of_any_extents(kind, shape):
     assert (got == 77).sum() == got.size - m * n
 
 
+@nd.jit
+def by_hand(a, b, c):
+    """A tile of ANY_ADDRESS with a loop of one's own over K."""
+    smem_a = nd.shared.array(ANY_ADDRESS.a_size, ANY_ADDRESS.a_value_type)
+    smem_b = nd.shared.array(ANY_ADDRESS.b_size, ANY_ADDRESS.b_value_type)
+    smem_c = nd.shared.array(ANY_ADDRESS.c_size, ANY_ADDRESS.c_value_type)
+    i, j = cuda.blockIdx.x * 64, cuda.blockIdx.y * 64
+    for k in range(0, a.shape[1], 32):
+        ANY_ADDRESS.load_a(a[i : i + 64, k : k + 32], smem_a)
+        ANY_ADDRESS.load_b(b[k : k + 32, j : j + 64], smem_b)
+        cuda.syncthreads()
+        ANY_ADDRESS.execute(1.0, smem_a, smem_b, 0.0 if k == 0 else 1.0, smem_c)
+        cuda.syncthreads()
+    ANY_ADDRESS.store_c(smem_c, c[i : i + 64, j : j + 64])
+
+
+@pytest.mark.parametrize("kind", ["fast", "any address"])
+def test_r011_one_call_is_the_whole_loop_over_k(kind):
+    """512 x 512 x 2048: the numbers of a loop written by hand, b being a transposed view for the fast tile."""
+    mm, product, _ = KERNELS[kind]
+    a, b = operands(mm, 512, 512, 2048)
+    one_call, loop = (cuda.to_device(np.full((512, 512), np.nan, np.float32)) for _ in range(2))
+    product[configuration(mm, 512, 512)](cuda.to_device(a), cuda.to_device(b), one_call)
+    by_hand[(8, 8), 128](cuda.to_device(a), cuda.to_device(np.ascontiguousarray(b)), loop)
+    assert error(one_call.copy_to_host(), loop.copy_to_host()) < BOUND
+    assert error(loop.copy_to_host(), a.astype(float) @ b.astype(float)) < BOUND
+
+
 @pytest.mark.parametrize("kind", ["fast", "any address"])
 def test_functions_of_elements_know_their_place(kind):
     mm, _, fused = KERNELS[kind]

@@ -94,6 +94,37 @@ def test_the_next_tile_comes_while_this_one_is_combined():
     np.testing.assert_allclose(c.copy_to_host(), want, atol=1e-5)
 
 
+ROWS = nd.Matmul((16, 32, 8), MM.precision, "real", arrangement=("row_major",) * 3, block_size=32)
+
+
+@nd.jit
+def by_hand(a, b, c):
+    """The same tile with a loop of one's own over K."""
+    smem_a = nd.shared.array(ROWS.a_size, ROWS.a_value_type)
+    smem_b = nd.shared.array(ROWS.b_size, ROWS.b_value_type)
+    smem_c = nd.shared.array(ROWS.c_size, ROWS.c_value_type)
+    i, j = cuda.blockIdx.x * 16, cuda.blockIdx.y * 32
+    for k in range(0, a.shape[1], 8):
+        ROWS.load_a(a[i : i + 16, k : k + 8], smem_a)
+        ROWS.load_b(b[k : k + 8, j : j + 32], smem_b)
+        cuda.syncthreads()
+        ROWS.execute(1.0, smem_a, smem_b, 0.0 if k == 0 else 1.0, smem_c)
+        cuda.syncthreads()
+    ROWS.store_c(smem_c, c[i : i + 16, j : j + 32])
+
+
+def test_r011_one_call_is_the_whole_loop_over_k():
+    """Over whole arrays, a transposed view among them: the numbers of a loop written by hand."""
+    m, n, k = 40, 50, 70
+    a, b = operands(m, n, k)
+    held = np.ascontiguousarray(b.T)
+    one_call, loop = (cuda.to_device(np.full((m, n), np.nan, np.float32)) for _ in range(2))
+    product[configuration(m, n)](cuda.to_device(a), cuda.to_device(held).T, one_call)
+    by_hand[configuration(m, n)[0], 32](cuda.to_device(a), cuda.to_device(b), loop)
+    np.testing.assert_allclose(one_call.copy_to_host(), loop.copy_to_host(), atol=1e-5)
+    np.testing.assert_allclose(loop.copy_to_host(), a.astype(float) @ b.astype(float), atol=1e-5)
+
+
 def start_twice(pipe):
     pipe.start(0, 0)
     pipe.start(0, 0)
