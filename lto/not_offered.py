@@ -29,7 +29,11 @@ _CHOSEN = "libmathdx chooses between its own PTX and LTO-IR implementations"
 #: "Enum.MEMBER" -> why it is not offered.
 NOT_OFFERED: dict[str, str] = {
     **_all(enums.BlasMemorySpace, _TENSORS, but=["GMEM"]),
-    **_all(enums.BlasTensorType, _TENSORS, but=["GMEM_C", "SUGGESTED_ACCUMULATOR_C", "SUGGESTED_RMEM_C"]),
+    **_all(
+        enums.BlasTensorType,
+        _TENSORS,
+        but=["GMEM_C", "SUGGESTED_ACCUMULATOR_C", "SUGGESTED_RMEM_C", "SMEM_A", "SMEM_B", "RMEM_C"],
+    ),
     **_all(enums.BlasTensorTrait, _TENSORS, but=["STORAGE_BYTES"]),
     **_all(enums.BlasDeviceFunctionTrait, "names follow from the recipe, so they are not asked"),
     **_all(enums.BlasDeviceFunctionOption, _TENSORS, but=["SYMBOL_NAME"]),

@@ -39,8 +39,7 @@ class MatmulCalls:
         - ``acc.map(function, *args)`` is another one, of what a device function makes of each element:
           ``function(value, row, column, *args)`` with row and column in C. It may read, but write nothing.
         - ``acc.combine(function, x, *args)`` the same of ``function(value, element, row, column, *args)`` with the
-          element of ``x``, a whole matrix of C's shape, at the same place. Its loads are ahead of their use, which
-          those that a function makes are not.
+          element of ``x``, a whole matrix of C's shape, at the same place.
         - ``acc.store(c)`` writes the tile to the whole matrix ``c`` of any strides and type, as far as it lies inside.
         - ``acc.size`` is how many elements a thread holds.
 

@@ -162,26 +162,15 @@ def _lower_map(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args:
 
 
 def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args: Any) -> Any:
-    """The loads of a batch of elements are on their way while the batch before is computed.
-
-    A load just before its use would wait for memory once an element; all at once would need twice the registers.
-    """
     this, _, array, *rest = args
     function, x_type, *rest_types = sig.args
     elements = _Elements(context, builder, typ, this)
     call = _function_call(context, builder, function, (typ.element, x_type.dtype, *_PLACE, *rest_types), typ.element)
     x = emit.array_struct(context, builder, x_type, array)
-    count = typ.plan.fragment_size
     for place in elements.places():
-        waiting: list[Any] = []
-        for first in range(0, count + _LOADED_AHEAD, _LOADED_AHEAD):
-            loaded = []
-            for e in range(first, min(first + _LOADED_AHEAD, count)):
-                at = place(e)
-                loaded.append((e, at, _load(context, builder, x_type, x, at)))
-            for e, at, value in waiting:
-                elements.put(e, call([elements.get(e), value, *at, *rest]))
-            waiting = loaded
+        for e in range(typ.plan.fragment_size):
+            at = place(e)
+            elements.put(e, call([elements.get(e), _load(context, builder, x_type, x, at), *at, *rest]))
     return elements.made()
 
 
@@ -194,8 +183,7 @@ def _load(context: Any, builder: Any, array_type: Any, array: Any, place: Any) -
 
 
 _PLACE = (types.int64, types.int64)
-# Elements: measured, with functions that load and compute little, for the fewest registers.
-_LOADED_AHEAD, _IN_ORDER = 8, 16
+_IN_ORDER = 16  # elements: further ahead than that, what a function loads would not find registers
 
 
 def _function_call(context: Any, builder: Any, function: Any, given: Any, result: Any) -> Any:

@@ -15,7 +15,7 @@ from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.accumulators import new_accumulator
 from nvmath_device.numba_backend.block_threads import barrier
 from nvmath_device.numba_backend.copies import FIRST_WITH_ASYNC_COPY, begin_load
-from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, LONG, Functions, extents_of, room, tensor
+from nvmath_device.numba_backend.pipeline_calls import INT, LONG, Functions, extents_of, tensor
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.pipelines import PipelinePlan
 
@@ -39,7 +39,6 @@ def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
     """
     names = Functions(context, builder, plan)
     acc = new_accumulator(context, builder, plan)
-    acc.state = room(builder, BYTE, 1)  # not read; a fragment whose address is taken would not stay in registers
     names.call("accumulator_clear", [tensor(acc.fragment)])
     k = plan.descriptor.size.k
     extent = extents_of(context, builder, array_types[0], made.a)[1]
