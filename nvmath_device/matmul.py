@@ -406,14 +406,9 @@ class Matmul(MatmulCalls):
         Raises:
             InvalidArgumentError, UnsupportedError: there is no such pipeline.
         """
-        from nvmath_device.pipelines import pipeline_plan
+        from nvmath_device.pipelines import storage_bytes
 
-        descriptor, execution = self.resolved(None if sm is None else compute_capability(sm))
-        target = execution.sm
-        assert target is not None
-        # nd.jit links for the chip alone where that gives another path, which may take more.
-        targets = {target, target._replace(arch="a")} if target[:2] == (9, 0) else {target}
-        return max(pipeline_plan(descriptor, execution, depth=depth, sm=sm).buffer_bytes for sm in targets)
+        return storage_bytes(*self.resolved(None if sm is None else compute_capability(sm)), depth=depth)
 
     def path(self, *, sm: Any = None) -> PipelinePath:
         """Which instructions :meth:`multiply` becomes in a kernel of ``nd.jit``, and what keeps it from faster ones.

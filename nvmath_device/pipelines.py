@@ -162,6 +162,14 @@ def pipeline_plan(
     return plan if plan.is_streamed else replace(plan, depth=min(depth, THREADS_STAGES))
 
 
+def storage_bytes(descriptor: GemmDescriptor, execution: BlockExecution, *, depth: int | str | None) -> int:
+    """Dynamic shared memory that a kernel takes, whether it is linked for the chip alone, as nd.jit does, or not."""
+    target = execution.sm
+    assert target is not None
+    targets = {target, target._replace(arch="a")} if target[:2] == (9, 0) else {target}
+    return max(pipeline_plan(descriptor, execution, depth=depth, sm=sm).buffer_bytes for sm in targets)
+
+
 def fetched_by_tma(descriptor: GemmDescriptor, execution: BlockExecution) -> bool:
     """Whether tiles are fetched by TMA: a rule, read off what libmathdx 0.4.2 makes."""
     sm = execution.sm
