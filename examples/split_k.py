@@ -22,7 +22,7 @@ M, N, K = (20, 40, 104) if simulation.is_active() else (200, 304, 100_000)
 TILE, THREADS = ((16, 32, 8), 32) if simulation.is_active() else ((128, 128, 64), 128)
 PARTS = 3 if simulation.is_active() else 22
 ADDERS = 32 if simulation.is_active() else 256  # threads of a block that adds up
-BOUND = 2e-6  # of the norm-wise relative error; float32 rounds at 6e-8
+BOUND = 1e-5  # of the norm-wise relative error: tensor cores cut sums off at float32's last bit, not round them
 
 mm = nd.Matmul(
     size=TILE,

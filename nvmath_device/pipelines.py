@@ -176,6 +176,8 @@ def fetched_by_tma(descriptor: GemmDescriptor, execution: BlockExecution) -> boo
     assert sm is not None
     if sm[:2] < (9, 0) or descriptor.alignment is None or min(descriptor.alignment[:2]) < TMA_ALIGNMENT:
         return False
+    if not sm.arch:  # a kernel edits its descriptors of tensors, which code for every chip of a capability cannot
+        return False
     threads = execution.block_dim.size  # type: ignore[union-attr]
     halves = all(t.name in WGMMA_ANY_ORDER for t in descriptor.precision[:2])
     return (halves and not threads & (threads - 1)) or not missing_for_wgmma(descriptor, execution)

@@ -16,7 +16,7 @@ from numba.cuda.typing.templates import signature
 
 from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.numba_backend import emit
-from nvmath_device.numba_backend.block_threads import keep_order
+from nvmath_device.numba_backend.block_threads import barrier, keep_order
 from nvmath_device.numba_backend.element_types import scalar_type
 from nvmath_device.numba_backend.objects import Call, method, register_value
 from nvmath_device.numba_backend.operands import check_writable
@@ -79,9 +79,18 @@ def _resolve_store(typ: AccumulatorType, call: Call) -> Any:
 
 
 def _lower_store(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args: Any) -> None:
+    """The block's threads meet afterwards, which does not wait for the memory.
+
+    Without it, a kernel that ends here has its loop over K compiled differently: a ``YIELD`` before each wait for a
+    stage, which made products of 8192 4% slower on an H200 (toolkits 13.0 and 13.5).
+    """
+    _store(context, builder, typ, sig.args[0], *args)
+    barrier(builder)
+
+
+def _store(context: Any, builder: Any, typ: AccumulatorType, c_type: Any, this: Any, array: Any) -> None:
     """The whole tile at once where it lies inside of C and C is laid out as declared; else element by element."""
-    this, array = args
-    plan, c_type = typ.plan, sig.args[0]
+    plan = typ.plan
     acc = cgutils.create_struct_proxy(typ)(context, builder, value=this)
     c = emit.array_struct(context, builder, c_type, array)
     shape, strides = extents_of(context, builder, c_type, array), cgutils.unpack_tuple(builder, c.strides, 2)

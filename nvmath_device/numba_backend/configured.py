@@ -95,9 +95,10 @@ class Configured:
         stream = stream_handle(None if _is_default(self._stream) else self._stream, "numba", cuda_device(device))
         arguments = [read_argument(x, name, stream) for x, name in zip(args, kernel.parameters, strict=True)]
         for argument, name in zip(arguments, kernel.parameters, strict=True):
-            if argument.view is not None and argument.view.device.index != device:
+            elsewhere = [view.device for view in argument.views if view.device.index != device]
+            if elsewhere:
                 raise InvalidArgumentError(
-                    f"{name}: the array is on {argument.view.device}, and the current device is cuda:{device}; make "
+                    f"{name}: the array is on {elsewhere[0]}, and the current device is cuda:{device}; make "
                     "the array's device current, or copy it"
                 )
         declared = kernel.signatures
@@ -131,7 +132,7 @@ class Configured:
 
     def _order(self, arguments: Sequence[Argument], stream: int, device: int) -> None:
         """Put the launch after what makes its arrays, as far as their libraries tell."""
-        views = [argument.view for argument in arguments if argument.view is not None]
+        views = [view for argument in arguments for view in argument.views]
         for producer in {v.producer_stream for v in views} - {None}:
             order_after(stream, producer)  # type: ignore[arg-type]
         for package in {v.package for v in views}:
@@ -145,13 +146,21 @@ class Configured:
             for finish in argument.finish:
                 finish()
         # Memory of these goes back when the last reference goes, whatever is still to run.
-        held = [a.view.keeper for a in arguments if a.view is not None and a.view.keeper is not None]
+        held = [view.keeper for a in arguments for view in a.views if view.keeper is not None]
         if held and not current_device.is_capturing(launch.config.stream):
             keep_until_done(launch.config.stream, *held)
 
     def _go_plain(self, why: str) -> None:
         self.kernel.log_plain(why)
-        self._plain = self.kernel.plain[self.grid, self.block, self._stream, self.shared]
+        self._plain = self.kernel.plain[self.grid, self.block, self._numba_stream(), self.shared]
+
+    def _numba_stream(self) -> Any:
+        """The stream as Numba takes it, which knows its own and cuda.core's."""
+        if _is_default(self._stream):
+            return self._stream
+        from numba import cuda
+
+        return cuda.external_stream(stream_handle(self._stream, "numba", cuda_device(self._device())))
 
 
 class Bound:

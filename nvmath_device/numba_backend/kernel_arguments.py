@@ -17,10 +17,12 @@ from numba.cuda.args import ArgHint
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.typing.typeof import Purpose, typeof
 
+from nvmath_device.device_pipelines import DevicePipeline
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
 from nvmath_device.host import current_device
 from nvmath_device.host.array_view import ArrayView, compact_strides
 from nvmath_device.host.arrays import package_of, view
+from nvmath_device.numba_backend import device_pipeline_type
 from nvmath_device.numba_backend.element_types import element_numba
 
 _COMPLEX = {"float32": types.complex64, "float64": types.complex128}
@@ -35,12 +37,19 @@ class Argument(NamedTuple):
         words: values of the flat parameters.
         view: of an array that is passed in place; ``None`` for all else.
         finish: what is to be done after the launch, such as copying back.
+        inner: views of arrays that it holds, of an argument that is more than one array.
     """
 
     type: Any
     words: tuple[Any, ...]
     view: ArrayView | None = None
     finish: tuple[Callable[[], Any], ...] = ()
+    inner: tuple[ArrayView, ...] = ()
+
+    @property
+    def views(self) -> tuple[ArrayView, ...]:
+        """Of all its arrays that are passed in place."""
+        return self.inner if self.view is None else (self.view,)
 
 
 def read_argument(x: Any, name: str, stream: int) -> Argument:
@@ -58,6 +67,8 @@ def read_argument(x: Any, name: str, stream: int) -> Argument:
         return _of_tuple(x, name, stream)
     if _is_array(x):
         return _of_array(x, name, stream)
+    if isinstance(x, DevicePipeline):
+        return _of_pipeline(x, name, stream)
     return _of_other(x, name, stream)
 
 
@@ -227,6 +238,13 @@ def _of_tuple(x: tuple[Any, ...], name: str, stream: int) -> Argument:
     words = tuple(word for part in parts for word in part.words)
     finish = (*(f for part in parts for f in part.finish), lambda: x)
     return Argument(kind, words, finish=finish)
+
+
+def _of_pipeline(x: DevicePipeline, name: str, stream: int) -> Argument:
+    """Its matrices. Of their types only the orders count, so that all extents and strides have one code."""
+    parts = [_of_array(array, f"{name}.{part}", stream) for part, array in (("a", x.a), ("b", x.b))]
+    words = tuple(word for part in parts for word in part.words)
+    return Argument(device_pipeline_type(x), words, inner=tuple(view for part in parts for view in part.views))
 
 
 def _of_other(x: Any, name: str, stream: int) -> Argument:

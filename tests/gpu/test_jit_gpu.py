@@ -365,6 +365,22 @@ def test_kernels_for_debugging_go_through_numba():
         kernel[1, 1](x, cuda.to_device(np.array([4])))
 
 
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_kernels_for_debugging_take_streams_of_each_library(library):
+    package = pytest.importorskip(library)
+    stream = package.cuda.Stream()
+
+    @nd.jit(debug=True, opt=False)
+    def kernel(x):
+        x[0] = 1.0
+
+    x = cuda.to_device(np.zeros(1))
+    cuda.synchronize()
+    kernel[1, 1, stream](x)
+    stream.synchronize()
+    assert x.copy_to_host()[0] == 1
+
+
 def test_helpers_and_cooperative_groups():
     @cuda.jit(device=True)
     def twice(x):

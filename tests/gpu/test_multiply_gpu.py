@@ -315,3 +315,18 @@ def test_blocks_that_compute_several_tiles(kind):
         c.copy_to_device(np.full((m, n), np.nan, np.float32))
         persistent[blocks, *rest](cuda.to_device(a), cuda.to_device(b), c, rows, columns)
         assert error(c.copy_to_host(), a.astype(float) @ b.astype(float)) < BOUND
+
+
+@pytest.mark.parametrize("kind", ["fast", "any address"])
+def test_in_a_kernel_of_numba_alone(kind):
+    """Which is linked for every chip of the capability: no TMA, whose descriptors such a kernel cannot edit."""
+    mm, _, _ = KERNELS[kind]
+
+    @cuda.jit
+    def product(a, b, c):
+        mm.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y).store(c)
+
+    a, b = operands(mm, 200, 304, 136)
+    c = cuda.to_device(np.full((200, 304), np.nan, np.float32))
+    product[configuration(mm, 200, 304)](cuda.to_device(a), cuda.to_device(b), c)
+    assert error(c.copy_to_host(), a.astype(float) @ b.astype(float)) < BOUND
