@@ -1,140 +1,290 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of large matrices: ``Matmul.multiply`` in a kernel of ``nd.jit`` against cuBLASLt, on random data.
 
-The opponent is the best of cuBLASLt's algorithms for the same types of operands and result, found by ``autotune``.
-Competitors take turns; a sample is a loop of launches, timed on the GPU.
+The cases are in ``gemm_cases.py``. The opponent computes with the same types of operands and result; it is the fastest
+of what ``autotune`` finds for each order of A and B, all of which are tried first. Competitors take turns; a sample is
+a loop of launches, timed on the GPU. Each result is compared with a product in float64 before that. All code is
+generated and compiled before anything is timed, in parallel.
 
-    python benchmarks/gemm.py --json gemm.json
+    python benchmarks/gemm.py --json gemm.json --plot gemm.png
+    python benchmarks/gemm.py --cases fp32-8192 --tile 128x128x8/256 --tile suggested   # other tiles beside the case's
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import gc
+import statistics
 import sys
-from collections.abc import Callable
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from host_speed import Product, check_product, measure, planned
-from numba import cuda
-from timing import Report, Verdict, take_part
+from gemm_cases import (
+    BY_NAME,
+    EPILOG,
+    FUSED,
+    OURS,
+    ROW,
+    SEPARATE,
+    Case,
+    Opponent,
+    opponents,
+    parse_choice,
+    record,
+    verdicts,
+)
+from gemm_kernels import argument_types, fused_kernel, product_kernel
+from host_speed import GPU_ROUNDS, Product, check_product, gpu_sample, measure, planned
+from timing import Report, Verdict, take_part, take_turns
 
 import nvmath_device as nd
-from nvmath_device import host
+from nvmath_device import errors, host
 from nvmath_device.host import current_device
-from nvmath_device.host.cublaslt_enums import CudaDataType
+from nvmath_device.lto.codegen import worker_count
 
-OPPONENT, OURS, FUSED = "cuBLASLt autotuned", "multiply", "multiply, bias, GELU, residual"
-SEPARATE = "cuBLASLt, then bias, GELU, residual"
-GROUP = 16  # rows of tiles that blocks go through together, for the L2 cache
-TARGETS = {8192: 0.90, 4096: 0.85}
-BOUND = 1e-5
-FUSED_BOUND = 1e-4  # the hardware's tanh keeps about 11 bits, of numbers that are added to larger ones
+QUICK_ROUNDS = 3  # to find the fastest order for cuBLASLt
+TF32_LOST_BITS = 13  # of float32's mantissa
 
-mm = nd.Matmul(
-    (128, 256, 64), ("float16", "float16", "float32"), "real", arrangement=("row_major", "col_major", "row_major"),
-    block_size=256, alignment=nd.MAX_ALIGNMENT,
-)  # fmt: skip
+Check = Callable[[Product], float]
 
 
-@cuda.jit(device=True)
-def place(rows: Any, columns: Any) -> Any:
-    """Which tile this block computes: blocks that run at a time share rows and columns of tiles."""
-    columns, rows = np.int32(columns), np.int32(rows)
-    a_group = GROUP * columns
-    first = cuda.blockIdx.x // a_group * GROUP
-    height = min(rows - first, GROUP)
-    within = cuda.blockIdx.x % a_group
-    return first + within % height, within // height
+@dataclass(frozen=True)
+class Ours:
+    """A kernel of ours for a case, under the name that it competes with."""
+
+    name: str
+    case: Case
+    choice: nd.TileChoice
+    fused: bool = False
+
+    @property
+    def matmul(self) -> nd.Matmul:
+        return self.case.descriptor.tile(self.choice)
+
+    @property
+    def kernel(self) -> Any:
+        return (fused_kernel if self.fused else product_kernel)(self.matmul, self.choice.depth)
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        return argument_types(self.case, fused=self.fused)
+
+    def launch(self, *arrays: Any) -> Callable[[], Any]:
+        """The launch, with its arguments in place."""
+        size, tile = self.case.size, self.choice.tile
+        rows, columns = -(-size // tile.m), -(-size // tile.n)
+        shared = self.matmul.get_pipeline_storage_size(self.choice.depth)
+        configured = self.kernel[rows * columns, self.choice.block_size, torch.cuda.current_stream(), shared]
+        return configured.bind(*arrays, rows, columns, self.choice.group)
+
+    def report(self) -> dict[str, Any]:
+        """What the kernel has become; empty without nvdisasm."""
+        words = {"choice": str(self.choice), "path": str(self.matmul.path())}
+        try:
+            made = self.kernel.report(signature=self.types)
+        except errors.MissingDependencyError:
+            return words
+        return words | made.as_dict()
 
 
-@cuda.jit(device=True, fastmath=True)
-def gelu_residual(value: Any, residual: Any, row: Any, column: Any, bias: Any) -> Any:
-    x = value + bias[column]
-    half = np.float32(0.5) * x
-    return half * math.tanh(x * (np.float32(0.7978845608) + np.float32(0.0356774081) * x * x)) + (half + residual)
+def ours_of(case: Case, texts: Iterable[str]) -> list[Ours]:
+    """The case's own choice, the same with an epilog, and other choices."""
+    found = [Ours(OURS, case, case.choice)]
+    if case.fused:
+        found.append(Ours(FUSED, case, case.choice, fused=True))
+    for text in texts:
+        choice = nd.suggest_tile(case.descriptor) if text == "suggested" else parse_choice(text, case.choice)
+        found.append(Ours(f"{OURS} {choice}", case, choice))
+    return found
 
 
-@nd.jit
-def product(a: Any, b: Any, c: Any, rows: Any, columns: Any) -> None:
-    i, j = place(rows, columns)
-    mm.multiply(a, b, i, j).store(c)
+def build(report: Report, wanted: Sequence[Ours]) -> list[Ours]:
+    """Generate, compile and link all that is not in the code store, in parallel; returns what could be."""
+    cc = current_device.compute_capability(0)
+
+    def one(ours: Ours) -> Exception | None:
+        try:
+            ours.kernel.build(ours.types, cc)
+        except Exception as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(worker_count(len(wanted))) as pool:
+        outcomes = list(pool.map(one, wanted))
+    for ours, error in zip(wanted, outcomes, strict=True):
+        if error is not None:
+            report.leave_out(f"{ours.name}, {ours.case.name}", error)
+    return [ours for ours, error in zip(wanted, outcomes, strict=True) if error is None]
 
 
-@nd.jit
-def fused(a: Any, b: Any, c: Any, bias: Any, residual: Any, rows: Any, columns: Any) -> None:
-    i, j = place(rows, columns)
-    mm.multiply(a, b, i, j).combine(gelu_residual, residual, bias).store(c)
+# -- operands ----------------------------------------------------------------------------------------------------
 
 
-def case(report: Report, size: int) -> tuple[dict[str, Any], list[Verdict]]:
-    a, b = (torch.randn(size, size, device="cuda").half() for _ in range(2))
-    bias, residual = torch.randn(size, device="cuda"), torch.randn(size, size, device="cuda")
-    c = torch.empty(size, size, device="cuda")
-    rows, columns = -(-size // mm.size.m), -(-size // mm.size.n)
-    launch = (rows * columns, mm.block_dim, torch.cuda.current_stream(), mm.get_pipeline_storage_size())
-    expected = a.double() @ b.double().T
-    expected_fused = torch.nn.functional.gelu(expected + bias, approximate="tanh") + residual
+def random_matrix(element: str, size: int, order: str) -> torch.Tensor:
+    """Normally distributed numbers that the element type holds exactly, stored in an order."""
+    dtype = getattr(torch, nd.element_type(element).dtype.name)
+    x = torch.randn(size, size, device="cuda", dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    if element == "tfloat32":
+        x.view(torch.int32).bitwise_and_(-1 << TF32_LOST_BITS)
+    x = x.to(dtype)
+    return x if order == ROW else x.T
 
-    def opponent(stack: ExitStack) -> Callable[[], Any]:
-        options = {"result_type": CudaDataType.CUDA_R_32F}
-        execute = planned(stack, host.Matmul(a, b.T, options=options), True, {"flush": False}).execute
-        return lambda: execute(out=c)
 
-    def separate(stack: ExitStack) -> Callable[[], Any]:
-        multiply = opponent(stack)
+def in_order(x: torch.Tensor, order: str) -> torch.Tensor:
+    """The same matrix, stored in an order; itself where it is already."""
+    return x.contiguous() if order == ROW else x.T.contiguous().T
 
-        def run() -> None:
-            multiply()
-            c.add_(bias)
-            torch.add(torch.nn.functional.gelu(c, approximate="tanh"), residual, out=c)
 
-        return run
+def float64(x: torch.Tensor) -> torch.Tensor:
+    return (x if x.dtype == torch.float64 else x.float()).double()
 
-    report.say(f"{size}^3 float16 -> float32")
+
+# -- cuBLASLt ----------------------------------------------------------------------------------------------------
+
+
+def cublaslt(
+    stack: ExitStack, case: Case, opponent: Opponent, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+) -> Product:
+    options: dict[str, Any] = {"result_type": case.precision[2], "fast_accumulation": opponent.fast_accumulation}
+    if case.compute:
+        options["compute_type"] = case.compute
+    scales = host.MatmulQuantizationScales(a=1.0, b=1.0) if case.is_fp8 else None
+    left, right = (in_order(x, order) for x, order in zip((a, b), opponent.orders, strict=True))
+    matmul = host.Matmul(left, right, options=options, quantization_scales=scales)
+    execute = planned(stack, matmul, True, {"flush": False}).execute
+    return Product(lambda: execute(out=c), lambda _: c, case.allowed.error, repr(next(iter(matmul.algorithms), None)))
+
+
+def fastest(
+    report: Report, stack: ExitStack, case: Case, makers: Mapping[str, Callable[[ExitStack], Product]], check: Check
+) -> tuple[dict[str, Product], dict[str, float]]:
+    """The fastest opponent under its name, by few samples, and the medians of all; the others are given up again."""
+    stacks = {name: stack.enter_context(ExitStack()) for name in makers}
+    products = take_part(report, {name: partial(make, stacks[name]) for name, make in makers.items()}, check)
+    if not products:
+        return {}, {}
+    samples = take_turns(products, lambda product: gpu_sample(product, case.launches), rounds=QUICK_ROUNDS)
+    medians = {name: statistics.median(s.gpu_ms for s in taken) for name, taken in samples.items()}
+    best = min(medians, key=lambda name: medians[name])
+    for name, median in medians.items():
+        report.say(f"  {name}: {median:.4f} ms{', the opponent' if name == best else ''}")
+    for name, own in stacks.items():
+        if name != best:
+            own.close()
+    return {best: products[best]}, medians
+
+
+def separately(multiply: Product, c: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor) -> Product:
+    """cuBLASLt's product, then the epilog by PyTorch's elementwise kernels."""
+
+    def run() -> None:
+        multiply.launch()
+        c.add_(bias)
+        torch.add(torch.nn.functional.gelu(c, approximate="tanh"), residual, out=c)
+
+    return Product(run, multiply.result, EPILOG.error)
+
+
+# -- a case ------------------------------------------------------------------------------------------------------
+
+
+def run(report: Report, case: Case, kernels: Sequence[Ours], rounds: int) -> tuple[dict[str, Any], list[Verdict]]:
+    a, b = (
+        random_matrix(element, case.size, order)
+        for element, order in zip(case.precision[:2], case.arrangement[:2], strict=True)
+    )
+    c = torch.empty(case.size, case.size, device="cuda", dtype=getattr(torch, case.precision[2]))
+    bias, residual = torch.randn(case.size, device="cuda"), torch.randn(case.size, case.size, device="cuda")
+    expected = float64(a) @ float64(b)
+    with_epilog = torch.nn.functional.gelu(expected + bias, approximate="tanh") + residual if case.fused else expected
+
+    def ours(one: Ours) -> Product:
+        if one.fused:
+            return Product(one.launch(a, b, c, bias, residual), lambda _: c, EPILOG.error)
+        return Product(one.launch(a, b, c), lambda _: c, case.allowed.error)
+
+    def check(product: Product) -> float:
+        return check_product(product, c, expected)
+
+    def check_epilog(product: Product) -> float:
+        return check_product(product, c, with_epilog)
+
+    report.say(f"{case.name}: {case.size}^3 {'-'.join(case.precision)}, {case.choice}")
     with ExitStack() as stack:
-        makers: dict[str, Callable[[], Product]] = {
-            OPPONENT: lambda: Product(opponent(stack), lambda _: c, BOUND),
-            OURS: lambda: Product(partial(product[launch], a, b.T, c, rows, columns), lambda _: c, BOUND),
-        }
-        fused_makers: dict[str, Callable[[], Product]] = {
-            FUSED: lambda: Product(
-                partial(fused[launch], a, b.T, c, bias, residual, rows, columns), lambda _: c, FUSED_BOUND
-            ),
-            SEPARATE: lambda: Product(separate(stack), lambda _: c, BOUND),
-        }
-        products = take_part(report, makers, lambda p: check_product(p, c, expected))
-        products |= take_part(report, fused_makers, lambda p: check_product(p, c, expected_fused))
-        times = measure(report, products, size)
-    verdicts = []
-    if {OPPONENT, OURS} <= times.keys():
-        ratio = times[OPPONENT]["gpu_ms"] / times[OURS]["gpu_ms"]
-        verdicts.append(Verdict(f"{size}^3: time of {OPPONENT} / {OURS}", ratio, TARGETS[size], at_most=False))
-    if {OURS, FUSED} <= times.keys():
-        ratio = times[FUSED]["gpu_ms"] / times[OURS]["gpu_ms"]
-        verdicts.append(Verdict(f"{size}^3: time of {FUSED} / {OURS}", ratio, 1.03, at_most=True))
-    if {SEPARATE, FUSED} <= times.keys():
-        ratio = times[SEPARATE]["gpu_ms"] / times[FUSED]["gpu_ms"]
-        verdicts.append(Verdict(f"{size}^3: time of {SEPARATE} / {FUSED}", ratio, 1.0, at_most=False))
-    return {"size": size, "times": times}, verdicts
+        rivals = {o.name: partial(cublaslt, case=case, opponent=o, a=a, b=b, c=c) for o in opponents(case)}
+        opponent, opponents_ms = fastest(report, stack, case, rivals, check)
+        plain = opponent | take_part(report, {one.name: partial(ours, one) for one in kernels if not one.fused}, check)
+        epilogs = {one.name: partial(ours, one) for one in kernels if one.fused}
+        if case.fused and opponent:
+            epilogs[SEPARATE] = partial(separately, *opponent.values(), c, bias, residual)
+        fused = take_part(report, epilogs, check_epilog)
+        found = {name: check(product) for name, product in plain.items()}
+        found |= {name: check_epilog(product) for name, product in fused.items()}
+        times = measure(report, plain | fused, case.size, launches=case.launches, rounds=rounds)
+        judged = verdicts(case, times, next(iter(opponent), None))
+        made = record(
+            case,
+            kernels={one.name: one.report() for one in kernels},
+            opponents_ms=opponents_ms,
+            algorithm=next((product.algorithm for product in opponent.values()), None),
+            errors=found,
+            times=times,
+            judged=judged,
+        )
+    return made, judged
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", help="write everything to this file")
-    report = Report(parser.parse_args().json, (OURS,), device=current_device.device_name(0))
-    section: dict[str, Any] = report.data.setdefault("gemm", {"cases": []})
-    verdicts: list[Verdict] = []
-    for size in TARGETS:
-        found, judged = case(report, size)
-        section["cases"].append(found)
-        verdicts += judged
-    report.judge(section, verdicts)
+    parser.add_argument("--cases", nargs="+", choices=list(BY_NAME), default=list(BY_NAME), metavar="NAME")
+    parser.add_argument("--list", action="store_true", help="say what the cases are, and end")
+    parser.add_argument(
+        "--tile", action="append", default=[], metavar="MxNxK[/THREADS[/STAGES[/GROUP]]]",
+        help='another choice of ours in each case, or "suggested"; may be given several times',
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=GPU_ROUNDS, help="samples of each competitor")
+    parser.add_argument("--build-only", action="store_true", help="fill the code store, and end")
+    parser.add_argument("--json", help="write everything, raw samples too, to this file")
+    parser.add_argument("--plot", help="draw the ratios to this file, a .png or .svg; needs matplotlib")
+    options = parser.parse_args()
+    cases = [BY_NAME[name] for name in options.cases]
+    if options.list:
+        print("\n".join(map(str, cases)))
+        return 0
+    if options.plot:
+        import plot_gemm
+    properties = torch.cuda.get_device_properties(0)
+    report = Report(
+        options.json, (OURS,), device=current_device.device_name(0), multiprocessors=properties.multi_processor_count
+    )
+    section: dict[str, Any] = report.data.setdefault("gemm", {"rounds": options.rounds, "cases": []})
+    begun = time.monotonic()
+    kernels = build(report, [ours for case in cases for ours in ours_of(case, options.tile)])
+    section["build_s"] = time.monotonic() - begun
+    report.say(f"{len(kernels)} kernels in {section['build_s']:.0f} s")
+    judged: list[Verdict] = []
+    for case in [] if options.build_only else cases:
+        try:
+            made, verdicts_ = run(report, case, [ours for ours in kernels if ours.case == case], options.rounds)
+        except Exception:  # the others are worth having
+            report.fail(f"{case.name}: {traceback.format_exc()}")
+        else:
+            section["cases"].append(made)
+            judged += verdicts_
+        gc.collect()
+        torch.cuda.empty_cache()
+        report.save()
+    report.judge(section, judged)
     report.save()
+    if options.plot:
+        plot_gemm.draw(report.data, options.plot)
     return 1 if report.failures else 0
 
 

@@ -84,10 +84,10 @@ def gpu_sample(product: Product, launches: int) -> GpuSample:
     return GpuSample(start.elapsed_time(stop) / launches, wall / 1e6 / launches, ahead)
 
 
-def measure(report: Report, products: Mapping[str, Product], size: int) -> dict[str, dict[str, Any]]:
-    """Medians and samples of products of ``size``^3; they take turns."""
-    samples = take_turns(products, lambda product: gpu_sample(product, LAUNCHES[size]), rounds=GPU_ROUNDS)
-    times: dict[str, dict[str, Any]] = {
+def timed(products: Mapping[str, Product], launches: int, *, rounds: int = GPU_ROUNDS) -> dict[str, dict[str, Any]]:
+    """Medians and samples, of so many launches each; the products take turns."""
+    samples = take_turns(products, lambda product: gpu_sample(product, launches), rounds=rounds)
+    return {
         name: {
             "gpu_ms": statistics.median(s.gpu_ms for s in taken),
             "wall_ms": statistics.median(s.wall_ms for s in taken),
@@ -96,20 +96,40 @@ def measure(report: Report, products: Mapping[str, Product], size: int) -> dict[
         }
         for name, taken in samples.items()
     }
+
+
+def measure(
+    report: Report,
+    products: Mapping[str, Product],
+    size: int,
+    *,
+    launches: int | None = None,
+    rounds: int = GPU_ROUNDS,
+) -> dict[str, dict[str, Any]]:
+    """:func:`timed` of products of ``size``^3, told. ``launches`` a sample: by default the size's."""
+    times = timed(products, LAUNCHES[size] if launches is None else launches, rounds=rounds)
     for name, time_ in times.items():
-        late = f"  CPU-bound in {time_['samples_not_ahead']} samples" if time_["samples_not_ahead"] else ""
-        gpu, wall = time_["gpu_ms"], time_["wall_ms"]
-        report.say(f"{name:50} GPU {gpu:8.4f} ms, {2 * size**3 / gpu / 1e9:6.1f} TFLOP/s; a call {wall:8.4f} ms{late}")
+        speed = f"{2 * size**3 / time_['gpu_ms'] / 1e9:6.1f} TFLOP/s"
+        report.say(f"{name:50} {told(time_, speed)}")
     return times
 
 
-def check_product(product: Product, held: torch.Tensor, expected: torch.Tensor) -> None:
-    """Raises where a result differs from ``expected``, float64. ``held`` is where it may be written."""
+def told(time_: Mapping[str, Any], speed: str) -> str:
+    late = f"  CPU-bound in {time_['samples_not_ahead']} samples" if time_["samples_not_ahead"] else ""
+    return f"GPU {time_['gpu_ms']:8.4f} ms, {speed}; a call {time_['wall_ms']:8.4f} ms{late}"
+
+
+def check_product(product: Product, held: torch.Tensor, expected: torch.Tensor) -> float:
+    """The norm-wise relative error of a result. Raises where it is above the product's bound.
+
+    ``expected`` is float64, ``held`` where the result may be written.
+    """
     held.fill_(float("nan"))
     got = product.result(product.launch()).double()
     error = float(torch.linalg.norm(got - expected) / torch.linalg.norm(expected))
     if not error <= product.bound:
         raise ArithmeticError(f"relative error {error:.2e} is above {product.bound:.0e}")
+    return error
 
 
 def random_bf16(*shape: int) -> torch.Tensor:

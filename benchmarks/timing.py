@@ -39,6 +39,8 @@ def take_turns(
     So none always follows the same other, whose heat and caches it would inherit. Rounds for warming up come before
     and are dropped. ``between`` is called after each round with its number; those for warming up are negative.
     """
+    if not competitors:
+        raise ValueError("no competitor takes part: all of them failed their check")
     names = list(competitors)
     samples: dict[str, list[Sample]] = {name: [] for name in names}
     for turn in range(-WARM_UP, rounds):
@@ -187,7 +189,7 @@ def _cpu_model() -> str:
 
 
 def take_part(
-    report: Report, makers: Mapping[str, Callable[[], Competitor]], check: Callable[[Competitor], None]
+    report: Report, makers: Mapping[str, Callable[[], Competitor]], check: Callable[[Competitor], Any]
 ) -> dict[str, Competitor]:
     """The competitors that can be made here and pass ``check``; the report has the others."""
     competitors = {}
