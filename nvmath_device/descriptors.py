@@ -199,7 +199,10 @@ class GemmDescriptor:
         copies fill what is missing with zeros.
 
         Args:
-            size: (m, n, k) of the tile, in elements.
+            size: (m, n, k) of the tile, in elements; or ``"suggested"``, what
+                :func:`nvmath_device.suggest_tile` says for this product and ``sm``; or a :class:`TileChoice`. The
+                latter two are for :meth:`Matmul.multiply`, have ``with_pipeline`` set, and bring a block, and the
+                alignment that this descriptor promises, where those are not given.
             precision: other element types, one for all or three for A, B and C.
             leading_dimension, alignment, arrangement: as for :class:`nvmath_device.Matmul`.
             block: what :meth:`nvmath_device.Matmul.from_descriptor` takes: ``sm``, ``block_size``, ``block_dim``,
@@ -212,6 +215,10 @@ class GemmDescriptor:
         """
         from nvmath_device.matmul import Matmul
 
+        if isinstance(size, str) or hasattr(size, "group"):  # a TileChoice
+            from nvmath_device.tile_suggestions import chosen_tile
+
+            size, alignment, block = chosen_tile(self, size, alignment, block)
         if precision is None:
             a, b, _ = self.precision
             precision = (a, b, accumulator(*self.precision))
