@@ -21,6 +21,7 @@ from nvmath_device.lto.recipes import Recipe
 
 SCHEMA = 2  # raise it when the same recipe would give different code or different meta
 CODE_KIND, SUGGESTION_KIND, FFT_TRAITS_KIND, FFT_SYMBOLS_KIND = "ltoir", "gemm-suggestions", "fft-traits", "fft-symbols"
+TENSOR_TRAITS_KIND = "tensor-traits"
 # Variables by which libmathdx itself lets its user change what it compiles.
 LIBMATHDX_VARIABLES = (
     "LIBMATHDX_NVRTC_ARGS_EXTRA",
@@ -80,6 +81,16 @@ def gemm_suggestions(recipe: Recipe) -> GemmSuggestions:
     (entry,) = _entries(SUGGESTION_KIND, [("gemm_suggestions", recipe)])
     meta: Any = entry.meta
     return GemmSuggestions(Dim3(*meta["block_dim"]), LeadingDimension(*meta["leading_dimension"]))
+
+
+def tensor_traits(recipe: Recipe) -> dict[str, tuple[int, int, int]]:
+    """Elements, bytes and alignment in bytes of a descriptor's tensors in shared memory and registers, by name.
+
+    The first answer takes libmathdx 8 s, then it is stored.
+    """
+    (entry,) = _entries(TENSOR_TRAITS_KIND, [("tensor_traits", recipe)])
+    meta: Any = entry.meta
+    return {name: tuple(numbers) for name, numbers in meta.items()}
 
 
 def fft_traits(recipe: Recipe) -> dict[str, Any]:

@@ -16,7 +16,8 @@ def _all(enum: EnumMeta, reason: str, *, but: Iterable[str] = ()) -> dict[str, s
     return {f"{enum.__name__}.{name}": reason for name in enum.__members__ if name not in but}
 
 
-_TENSORS = "tensor API: not offered yet"
+_MAPS = "where elements of suggested layouts in shared memory are is left to libmathdx's copies"
+_STATES = "outside of pipelines an accumulator is a fragment, without a state of its own"
 _TRSM = "triangular solve: not offered yet"
 _WARP = "libmathdx 0.4.2 refuses warp execution for GEMM and FFT (status 1)"
 _ABI = "foreign calling convention; Numba calls the native one"
@@ -28,20 +29,19 @@ _CHOSEN = "libmathdx chooses between its own PTX and LTO-IR implementations"
 
 #: "Enum.MEMBER" -> why it is not offered.
 NOT_OFFERED: dict[str, str] = {
-    **_all(enums.BlasMemorySpace, _TENSORS, but=["GMEM"]),
-    **_all(
-        enums.BlasTensorType,
-        _TENSORS,
-        but=["GMEM_C", "SUGGESTED_ACCUMULATOR_C", "SUGGESTED_RMEM_C", "SMEM_A", "SMEM_B", "RMEM_C"],
-    ),
-    **_all(enums.BlasTensorTrait, _TENSORS, but=["STORAGE_BYTES"]),
+    **_all(enums.BlasMemorySpace, "the kind of a tensor says in which memory it is", but=["GMEM"]),
+    "BlasTensorType.ACCUMULATOR_C": _STATES,
+    "BlasTensorTrait.UID": "deprecated in favour of OPAQUE_NAME",
+    "BlasTensorTrait.OPAQUE_NAME": "tensors stay with the descriptor that they were made for",
+    "BlasTensorTrait.MEMORY_SPACE": _KNOWN,
     **_all(enums.BlasDeviceFunctionTrait, "names follow from the recipe, so they are not asked"),
-    **_all(enums.BlasDeviceFunctionOption, _TENSORS, but=["SYMBOL_NAME"]),
-    **_all(
-        enums.BlasDeviceFunctionType,
-        _TENSORS,
-        but=["CLEAR", "COPY", "CREATE", "DESTROY", "EXECUTE", "FINISH_ACCUMULATION", "MAP_IDX2CRD_PARTITIONER"],
-    ),
+    "BlasDeviceFunctionOption.CALLBACK": "fragments are handed to Python functions instead",
+    "BlasDeviceFunctionOption.NUM_THREADS": "for copies without a descriptor, whose block says it",
+    "BlasDeviceFunctionType.COPY_WAIT": "one instruction, which kernels have without a descriptor",
+    "BlasDeviceFunctionType.MAP_IDX2CRD": _MAPS,
+    "BlasDeviceFunctionType.MAP_CRD2IDX": _MAPS,
+    "BlasDeviceFunctionType.RESET": "a tile pipeline is made anew for each tile",
+    "BlasDeviceFunctionType.EPILOGUE": "accumulators are finished and copied to a fragment instead",
     "BlasBlockSizeStrategy.HEURISTIC": "the accumulator is shared out to just the threads that the kernel asked for",
     "BlasPipelineTrait.OPAQUE_NAME": "pipelines stay with the functions that they were made for",
     **_all(enums.BlasFillMode, _TRSM),

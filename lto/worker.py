@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from nvmath_device.errors import CodegenError, NvmathDeviceError
-from nvmath_device.lto import mathdx, pipeline_code, toolchain
+from nvmath_device.lto import mathdx, pipeline_code, tensor_code, toolchain
 from nvmath_device.lto import mathdx_enums as enums
 from nvmath_device.lto.recipes import Recipe
 
@@ -48,14 +48,22 @@ _NEWER = {
     "TRANSPOSITION": "fft_transposition",
     "THREAD_LAYOUT": "fft_thread_layout",
 }
+# Parts of a recipe that libmathdx has no operators for.
+_NOT_OPERATORS = ("ARCH_MODIFIER", "PIPELINE_DEPTH", "TENSORS", "COPY_ALIGNMENT")
 _REAL_OPTIONS = (enums.FftComplexLayout, enums.FftRealMode)
 
 
 def perform(job: str, recipe: Recipe) -> tuple[dict[str, Any], bytes]:
     """Do one job in this process."""
     if job == "code":
+        names = {name for name, _ in recipe.operators}
+        if "TENSORS" in names:
+            return tensor_code.generate(recipe)
         return pipeline_code.generate(recipe) if ("API", "TENSORS") in recipe.operators else generate_code(recipe)
-    ask = {"fft_traits": ask_fft_traits, "fft_symbols": ask_fft_symbols, "gemm_suggestions": ask_gemm_suggestions}
+    ask = {
+        "fft_traits": ask_fft_traits, "fft_symbols": ask_fft_symbols, "gemm_suggestions": ask_gemm_suggestions,
+        "tensor_traits": tensor_code.ask_traits,
+    }  # fmt: skip
     return ask[job](recipe), b""
 
 
@@ -136,7 +144,7 @@ def open_descriptor(recipe: Recipe) -> Any:
             mathdx.require(_NEWER[name])
     descriptor.set_str(enums.Option.SYMBOL_NAME, recipe.symbol)
     for name, value in recipe.operators:
-        if name in ("ARCH_MODIFIER", "PIPELINE_DEPTH"):
+        if name in _NOT_OPERATORS:
             continue
         if name == "DEVICE_FUNCTION":
             mask = sum(enums.FftDeviceFunctionType[f] for f in value)

@@ -34,6 +34,11 @@ _HOME = {
     "nvmath_device.targets": ("ComputeCapability", "MAX_SUPPORTED_CC"),
     "nvmath_device.shared_storage": ("SharedStorageCalc",),
     "nvmath_device.shared_arrays": ("shared",),
+    "nvmath_device.tensors": (
+        "axpby", "clear", "copy", "copy_fragment", "copy_wait", "make_fragment_like", "make_tensor",
+    ),
+    "nvmath_device.tensor_layouts": ("Layout",),
+    "nvmath_device.device_pipelines": ("DevicePipeline",),
     "nvmath_device.launch_limits": ("DeviceLimits", "Fit"),
     "nvmath_device.kernel_report": ("KernelReport",),
     "nvmath_device.shared_layouts": ("SharedLayout", "shared_layout", "shared_overlay"),
@@ -43,6 +48,10 @@ _HOME = {
     "nvmath_device.export": (
         "Code", "CodeType", "ISAVersion", "compile_blas_execute", "compile_fft_execute", "current_device_lto",
     ),
+    "nvmath_device.tile_order": ("grouped_tile",),
+    "nvmath_device.tile_choices": ("TileChoice",),
+    "nvmath_device.tile_suggestions": ("suggest_tile",),
+    "nvmath_device.tuning": ("tune", "Trial", "Tuned"),
     "nvmath_device.kernels": ("jit", "Kernel"),
     "nvmath_device.aot": ("compile", "CompiledKernel", "LaunchRecord"),
 }  # fmt: skip

@@ -11,7 +11,8 @@ all. Every word is a parameter of its own, aligned to its own size.
 - An array is meminfo and parent (null pointers at a launch), number of elements, bytes of one element, address of the
   first element, then the shape in elements and the strides in bytes, one word a dimension each.
 - A complex number is its real and its imaginary part.
-- A tuple, named or not, is its members one after the other; an enumeration's member is its value.
+- A tuple, named or not, is its members one after the other, and a ``DevicePipeline`` its two matrices; an
+  enumeration's member is its value.
 - A record is the address of its bytes in GPU memory; so is a C pointer.
 - A date or a span of time is its 64-bit count of units.
 """
@@ -91,8 +92,8 @@ def words_of(numba_type: Any) -> tuple[str, ...] | None:
         return ("i64",)
     if isinstance(t, types.EnumMember):
         return words_of(t.dtype)
-    if isinstance(t, types.BaseTuple):
-        members = [words_of(member) for member in t]
+    if isinstance(t, types.BaseTuple) or hasattr(t, "launch_members"):
+        members = [words_of(member) for member in getattr(t, "launch_members", t)]
         return None if None in members else tuple(word for words in members if words for word in words)
     return None
 

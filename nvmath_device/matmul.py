@@ -28,7 +28,7 @@ from nvmath_device.descriptors import (
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from nvmath_device.frozen import replace
 from nvmath_device.matmul_calls import MatmulCalls
-from nvmath_device.shared_storage import SharedStorageCalc
+from nvmath_device.matmul_layouts import MatmulLayouts
 from nvmath_device.targets import SIMULATED_CC, ComputeCapability, compute_capability
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ResolvedGemm(NamedTuple):
         return gemm_recipe(self.descriptor, self.execution, api=api)
 
 
-class Matmul(MatmulCalls):
+class Matmul(MatmulCalls, MatmulLayouts):
     """C = alpha op(A) op(B) + beta C by all threads of a block, on matrices in shared memory (cuBLASDx).
 
     The object is immutable, hashable, comparable and picklable, and usable in kernels as a global, a closure
@@ -370,32 +370,6 @@ class Matmul(MatmulCalls):
 
     # -- questions -------------------------------------------------------------------------------------------
 
-    def get_shared_storage_size(self, *args: Any) -> int:
-        """Bytes of dynamic shared memory for A, B and C one after the other, each aligned.
-
-        Without arguments for the descriptor's leading dimensions; with ``(lda, ldb, ldc)`` for those; with
-        three :class:`MatrixLayout` for those.
-        """
-        return self._storage(args, 3)
-
-    def get_shared_storage_size_ab(self, *args: Any) -> int:
-        """Bytes for A and B only; arguments as in :meth:`get_shared_storage_size`, two of them."""
-        return self._storage(args, 2)
-
-    def _storage(self, args: tuple[Any, ...], count: int) -> int:
-        if len(args) not in (0, count):
-            raise InvalidArgumentError(
-                f"give no argument, {count} leading dimensions or {count} layouts; got {len(args)}"
-            )
-        layouts: tuple[MatrixLayout, ...] = args or self.layouts[:count]
-        if args and not all(isinstance(x, MatrixLayout) for x in args):
-            given = (*args, *self.descriptor.tight_leading_dimension[count:])
-            layouts = self.descriptor.replace(leading_dimension=given).layouts[:count]
-        calc = SharedStorageCalc()
-        for layout, value, alignment in zip(layouts, self.descriptor.value_types, self.alignment, strict=False):
-            calc.add(max(alignment, 16), value.itemsize, layout)
-        return calc.get()
-
     def get_pipeline_storage_size(self, depth: int | str | None = None, *, sm: Any = None) -> int:
         """Bytes of dynamic shared memory to launch a kernel with that calls :meth:`multiply`.
 
@@ -481,17 +455,22 @@ SIMULATED_BLOCK_DIM = Dim3(128)
 def _resolve(descriptor: GemmDescriptor, execution: BlockExecution, sm: ComputeCapability) -> ResolvedGemm:
     from nvmath_device.lto import codegen, toolchain
     from nvmath_device.lto.recipes import gemm_recipe
+    from nvmath_device.tile_blocks import enough_threads, known_block
 
     execution = replace(execution, sm=sm)
     open_block, open_ld = execution.block_dim == SUGGESTED, descriptor.leading_dimension == SUGGESTED
     if not open_block and not open_ld:
         return ResolvedGemm(descriptor, execution)
+    known = known_block(descriptor, sm) if open_block else None
+    if known is not None and not open_ld:
+        return ResolvedGemm(descriptor, replace(execution, block_dim=known))
     if simulation.is_active() and not toolchain.has_mathdx():
         block_dim, leading_dimension = SIMULATED_BLOCK_DIM, descriptor.tight_leading_dimension
     else:
         question = replace(execution, static_block_dim=False)
         advice = codegen.gemm_suggestions(gemm_recipe(descriptor, question, api="SMEM"))
-        block_dim, leading_dimension = advice.block_dim, advice.leading_dimension
+        block_dim = known or enough_threads(descriptor, advice.block_dim)
+        leading_dimension = advice.leading_dimension
     return ResolvedGemm(
         descriptor.replace(leading_dimension=leading_dimension) if open_ld else descriptor,
         replace(execution, block_dim=block_dim) if open_block else execution,

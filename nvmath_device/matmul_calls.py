@@ -22,6 +22,10 @@ class MatmulCalls:
 
         Guarantees no synchronisation: call ``cuda.syncthreads()`` before, when other threads wrote A, B or C,
         and after, before reading C. The block must have ``block_dim`` threads.
+
+        Forms with tensors, made by :func:`nvmath_device.make_tensor`, all in plain layouts or all in suggested ones:
+        ``execute(alpha, a, b, beta, c)`` with c in shared memory, and ``execute(a, b, c)``, which adds the product to a
+        fragment or an accumulator.
         """
         call_in_kernel("Matmul.execute", "matmul_execute", self, args, kwargs)
 
@@ -63,6 +67,33 @@ class MatmulCalls:
         tile before the epilog of this one. Between the two the pipeline starts nothing else, and is not destroyed.
         """
         return call_in_kernel("Matmul.pipeline", "matmul_pipeline", self, args, kwargs)
+
+    def get_accumulator(self) -> Any:
+        """Kernel side: a tile of C in the registers of the block's threads, all zeros, for plain layouts.
+
+        ``execute(a, b, acc)`` adds a product to it. It is a fragment, with ``acc[i]``, ``acc[i] = v`` and ``acc.size``
+        elements in each thread, that knows where in the tile they are:
+
+        - ``acc.map_fragment_index(i)`` is the (row, column) in the tile of this thread's element i,
+          ``acc.is_index_in_bounds(i)`` whether it lies inside of the tile, ``acc.is_predicated()`` whether that differs
+          between elements, ``acc.is_thread_active()`` whether this thread has a part in the product.
+        - ``acc.get_results([out])`` copies the elements to a new fragment, or to ``out``, which may be of another type;
+          ``acc.make_empty_fragment()`` is one without values; ``acc.clear()`` makes all elements zero.
+        - With tensors of C in global memory: ``acc.partition_and_store(gmem)`` writes the tile,
+          ``acc.make_partition_and_copy(gmem)`` reads it into a new fragment, ``acc.partition_and_copy(src, dst)``
+          copies either way between such a tensor and a fragment, ``acc.axpby(alpha, beta, gmem)`` makes it alpha acc +
+          beta gmem (with a beta of 0 it is not read), and ``acc.partition_like_C(gmem)`` has this thread's elements
+          of it under the same indices: ``p[i]``, ``p[i] = v``, ``p.size``.
+        - ``acc.get_alignment()`` are the bytes that addresses and leading dimensions of these tensors must be
+          multiples of: the descriptor's alignment of C.
+
+        Indices are not checked. Loops over elements should have constant bounds, such as ``acc.size``.
+        """
+        return call_in_kernel("Matmul.get_accumulator", "matmul_accumulator", self, False)
+
+    def suggest_accumulator(self) -> Any:
+        """Kernel side: as :meth:`get_accumulator`, for suggested layouts."""
+        return call_in_kernel("Matmul.suggest_accumulator", "matmul_accumulator", self, True)
 
     def load_a(self, *args: Any, **kwargs: Any) -> None:
         """Kernel side: copy a tile of a global matrix to A in shared memory; every thread calls it.

@@ -8,6 +8,7 @@ from typing import Any
 from nvmath_device.checks import positive_int
 from nvmath_device.descriptors import MatrixLayout
 from nvmath_device.errors import InvalidArgumentError
+from nvmath_device.tensor_layouts import SMEM, Layout
 
 
 class SharedStorageCalc:
@@ -24,7 +25,10 @@ class SharedStorageCalc:
         """Add a part and return its offset in bytes.
 
         Forms: ``add(alignment, bytes)``, ``add(alignment, itemsize, elements)``,
-        ``add(alignment, itemsize, layout)``.
+        ``add(alignment, itemsize, layout)``, with a :class:`MatrixLayout` or a :class:`Layout`.
+
+        Raises:
+            InvalidArgumentError, ArgumentTypeError: naming the argument, its value and what is allowed.
         """
         alignment = positive_int(alignment, argument="alignment")
         if alignment & (alignment - 1):
@@ -33,8 +37,7 @@ class SharedStorageCalc:
             raise InvalidArgumentError(f"add: give bytes, or itemsize and elements (or a layout); got {what!r}")
         size = positive_int(what[0], argument="bytes" if len(what) == 1 else "itemsize")
         if len(what) == 2:
-            count = what[1]
-            size *= count.size if isinstance(count, MatrixLayout) else positive_int(count, argument="elements")
+            size *= _elements(what[1])
         offset = -(-self._bytes // alignment) * alignment
         self._bytes = offset + size
         return offset
@@ -42,3 +45,12 @@ class SharedStorageCalc:
     def get(self) -> int:
         """Bytes from the base to the end of the last part."""
         return self._bytes
+
+
+def _elements(count: Any) -> int:
+    """Elements of memory that a layout, or a number, stands for."""
+    if isinstance(count, Layout):
+        if count.memory != SMEM:
+            raise InvalidArgumentError(f"layout: {count!r} is not in shared memory; give one of shared memory")
+        return count.cosize
+    return count.size if isinstance(count, MatrixLayout) else positive_int(count, argument="elements")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real generated code for tests without a GPU: a few descriptors, generated once, and kernels made of them.
 
-Four GEMMs, a pipeline, a product of tiles, two FFTs and one question are generated together, into the store of the
-session, where all tests find them; that takes about 80 s on two cores with an empty store. Import ``generated`` to have
-it.
+Four GEMMs, a pipeline, a product of tiles, two families of tensors with one of copies, two FFTs and two questions are
+generated together, into the store of the session, where all tests find them; that takes about 110 s on two cores with
+an empty store. Import ``generated`` to have it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import nvmath_device as nd
 from nvmath_device.lto import codegen
 from nvmath_device.lto.recipes import fft_recipe
 from nvmath_device.pipelines import pipeline_plan
+from nvmath_device.tensor_plans import TensorPlan
 from tests import sass
 
 ROOT = Path(nd.__file__).resolve().parent.parent
@@ -51,6 +52,10 @@ PIPELINED = nd.Matmul(
     alignment=nd.MAX_ALIGNMENT,
 )  # fmt: skip
 STAGED = nd.Matmul((64, 64, 32), ("float16", "float16", "float32"), "real", arrangement=(ROW,) * 3, block_size=128)
+TENSORS = nd.Matmul(
+    (64, 64, 32), ("float16", "float16", "float32"), "real", arrangement=(ROW,) * 3, block_size=128,
+    alignment=nd.MAX_ALIGNMENT,
+)  # fmt: skip
 SM90A = nd.ComputeCapability(9, 0, "a")
 FORWARD, INVERSE = block_fft("forward"), block_fft("inverse")
 
@@ -64,12 +69,16 @@ def generated(tmp_path_factory):
     try:
         with ThreadPoolExecutor() as threads:
             answered = threads.submit(lambda: codegen.codes([SINGLE.resolved(SM90).recipe("SMEM")]))
+            tensors = TensorPlan(*TENSORS.resolved(SM90))
+            told = threads.submit(lambda: tensors.fragment_size(False))
             codegen.codes(
-                [mm.resolved(SM90).recipe("SMEM") for mm in (HALF, BF16, DOUBLE)]
+                [tensors.recipe(False), tensors.recipe(True), tensors.recipe(False, 4)]
+                + [mm.resolved(SM90).recipe("SMEM") for mm in (HALF, BF16, DOUBLE)]
                 + [pipeline_plan(*mm.resolved(SM90A), depth=None, sm=SM90A).recipe for mm in (PIPELINED, STAGED)]
                 + [fft_recipe(*f.resolved(SM90)[:1], sm=SM90) for f in (FORWARD, INVERSE)]
             )
             answered.result()
+            told.result()
     finally:
         for name, value in before.items():
             if value is None:

@@ -90,7 +90,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
         content = {name: archive.read(name) for name in names}
     expected = shipped_files()
-    assert sorted(names) == sorted([*expected, "nvmath_device/py.typed"])
+    assert sorted(names) == sorted([*expected, "nvmath_device/py.typed", "nvmath_device/tuned_h200.json"])
     assert [name for name, path in expected.items() if content[name] != path.read_bytes()] == []
 
 

@@ -36,10 +36,13 @@ MISTAKES = {
         ("matmul(a, b, out=out)", "matmul(a, b, out=out, alpha=1.001)"),
         ("Matmul(every_other, rows)", "Matmul(every_other, rows, alpha=1.001)"),
     ],
+    "persistent_gemm": [("value + bias[column]", "value + bias[row]")],
     "quickstart": [("% TILE >= KEPT", "% TILE > KEPT"), ("*= response[frequency]", "*= response[0]")],
     "shared_descriptor": [("MatmulEpilog.RELU_BIAS", "MatmulEpilog.BIAS"), ("+ bias[j + column]", "+ bias[column]")],
     "smallest_gemm": [("mm.execute(1.0, ", "mm.execute(1.00001, ")],
     "split_k": [("range(1, parts.shape[0])", "range(2, parts.shape[0])")],
+    "stream_k": [("range(first, last + 1)", "range(first, last)")],
+    "tensor_gemm": [("mm.execute(this_a, this_b, acc)", "mm.execute(this_a, next_b, acc)")],
     "tiled_gemm": [("range(0, a.shape[1], TILE_K)", "range(0, a.shape[1] - TILE_K, TILE_K)")],
 }
 SHORT = sorted(CHECKED_RESULTS.keys() - {"quickstart"})

@@ -27,7 +27,16 @@ def _install() -> None:
     check_numba_cuda()
     from numba.cuda.descriptor import cuda_target
 
-    from nvmath_device.numba_backend import copies, fft, matmul, shared, shared_layout, vectors  # noqa: F401  (registers on import)
+    from nvmath_device.numba_backend import (  # noqa: F401  (registers on import)
+        copies,
+        fft,
+        matmul,
+        shared,
+        shared_layout,
+        tile_order,
+        tile_pipelines,
+        vectors,
+    )
 
     cuda_target.typing_context.refresh()
     cuda_target.target_context.refresh()
@@ -65,6 +74,14 @@ def shared_layout_type(layout: SharedLayout) -> Any:
     return SharedLayoutType(layout)
 
 
+def grouped_tile_type() -> Any:
+    """The Numba type of ``nvmath_device.grouped_tile``."""
+    _install()
+    from nvmath_device.numba_backend.tile_order import GroupedTileType
+
+    return GroupedTileType()
+
+
 def dtype_type(element: ElementType) -> Any:
     """The Numba type of an element type used as a dtype in a kernel."""
     from numba.cuda import types
@@ -72,6 +89,30 @@ def dtype_type(element: ElementType) -> Any:
     from nvmath_device.numba_backend.element_types import element_numba
 
     return types.DType(element_numba(element))
+
+
+def layout_type(layout: Any) -> Any:
+    """The Numba type of a :class:`~nvmath_device.Layout`."""
+    _install()
+    from nvmath_device.numba_backend.tensor_types import LayoutType
+
+    return LayoutType(layout)
+
+
+def device_pipeline_type(pipeline: Any) -> Any:
+    """The Numba type of a :class:`~nvmath_device.DevicePipeline`."""
+    _install()
+    from nvmath_device.numba_backend.tile_pipelines import DevicePipelineType
+
+    return DevicePipelineType(pipeline.matmul, pipeline.depth)
+
+
+def function_type(name: str) -> Any:
+    """The Numba type of a function of :mod:`nvmath_device.tensors`."""
+    _install()
+    from nvmath_device.numba_backend.functions import FUNCTIONS
+
+    return FUNCTIONS[name]
 
 
 def vector_class(vector: VectorType) -> Any:

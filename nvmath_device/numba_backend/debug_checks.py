@@ -154,3 +154,36 @@ def check_inner_extents(context: Any, builder: Any, name: str, columns: Any, row
     """A has as many columns as B has rows."""
     good = builder.icmp_signed("==", columns, rows)
     _fail_unless(context, builder, good, f"{name}: a and b have different extents along K")
+
+
+def check_tile(
+    context: Any, builder: Any, name: str, argument: str, array_type: Any, array: Any, layout: MatrixLayout
+) -> None:
+    """A 2-D array holds all of a matrix, whose lines are contiguous."""
+    struct = emit.array_struct(context, builder, array_type, array)
+    shape, strides = (cgutils.unpack_tuple(builder, t, 2) for t in (struct.shape, struct.strides))
+    extents = (layout.rows, layout.cols)
+    for have, need in zip(shape, extents, strict=True):
+        inside = builder.icmp_signed(">=", have, ir.Constant(have.type, need))
+        _fail_unless(
+            context, builder, inside,
+            f"{name}: {argument} has less than {layout.rows} x {layout.cols} elements; copies know no edges",
+        )  # fmt: skip
+    line, inner, _ = _axes(layout)
+    itemsize = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
+    _fail_unless(
+        context, builder, _equals(builder, strides[inner], itemsize),
+        f"{name}: neighbours within a {line} of {argument} are not next to each other, as {layout.order} needs",
+    )  # fmt: skip
+
+
+def check_same_address(
+    context: Any, builder: Any, name: str, argument: str, array_type: Any, array: Any, pointer: Any, alignment: int
+) -> None:
+    """An array begins at ``pointer``, where the dynamic shared memory begins for what is aligned so."""
+    data = emit.array_struct(context, builder, array_type, array).data
+    good = builder.icmp_unsigned("==", builder.ptrtoint(data, _WORD), builder.ptrtoint(pointer, _WORD))
+    _fail_unless(
+        context, builder, good,
+        f"{name}: {argument} is not the dynamic shared memory from its beginning, at a multiple of {alignment} bytes",
+    )  # fmt: skip

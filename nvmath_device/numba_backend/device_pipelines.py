@@ -24,7 +24,8 @@ class PipelineType(types.Type):
 
     def __init__(self, plan: PipelinePlan, arrays: tuple[types.Array, types.Array]) -> None:
         self.plan, self.arrays = plan, arrays
-        super().__init__(f"pipeline of {plan.descriptor.size} ({plan.recipe.symbol}) for {arrays}")
+        stages = f"{plan.depth} stages"  # which the symbol does not tell where threads fetch tiles
+        super().__init__(f"pipeline of {plan.descriptor.size} ({plan.recipe.symbol}) in {stages} for {arrays}")
 
     @property
     def tiles(self) -> Any:

@@ -41,7 +41,7 @@ def call_generated(
     """
     context.active_code_library.add_linking_file(generated(recipe, block))
     raise_alignment(builder)
-    _yield_debug_version(builder.module)
+    yield_debug_version(builder.module)
     name = recipe.symbol if function is None else codegen.fft_symbols(recipe)[function]
     callee = builder.module.globals.get(name)
     if callee is None:
@@ -65,7 +65,7 @@ def raise_alignment(builder: Any) -> None:
             instruction.align = max(instruction.align or 1, MAX_ALIGNMENT_BYTES)
 
 
-def _yield_debug_version(module: Any) -> None:
+def yield_debug_version(module: Any) -> None:
     """With ``lineinfo=True`` Numba and NVRTC both state the version of their debug information, in ways ("warning"
     and "error") that nvJitLink refuses to merge. Numba adds its statement after lowering and gets this very node,
     as llvmlite keeps equal nodes once; "override" goes with anything.

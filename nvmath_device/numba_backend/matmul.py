@@ -27,6 +27,10 @@ from nvmath_device.numba_backend.objects import (
     settled_target,
 )
 from nvmath_device.numba_backend.operands import check_matrix, check_writable
+from nvmath_device.numba_backend.tensor_accumulators import ACCUMULATOR_METHODS
+from nvmath_device.numba_backend.tensor_execute import TENSOR_FORM, lower_execute, resolve_execute
+from nvmath_device.numba_backend.tensor_types import TensorType
+from nvmath_device.numba_backend.tensors import LAYOUT_METHODS, layouts_of
 
 ATTRIBUTES = (
     "size", "precision", "data_type", "execution", "function", "arrangement", "transpose_mode", "alignment",
@@ -50,6 +54,8 @@ class MatmulType(ConstantType):
 
 
 def _resolve_execute(typ: MatmulType, call: Call) -> Any:
+    if any(isinstance(x, TensorType) for x in call.given):
+        return resolve_execute(typ, call, call.bind(STATIC_FORM, RUNTIME_FORM, TENSOR_FORM))
     arguments = call.bind(STATIC_FORM, RUNTIME_FORM)
     descriptor = typ.plan.descriptor
     modes = zip("abc", descriptor.value_types, descriptor.arrangement, strict=True)
@@ -80,6 +86,9 @@ def _check_scalar(call: Call, name: str, given: Any, target: Any) -> None:
 
 
 def _lower_execute(context: Any, builder: Any, typ: MatmulType, sig: Any, args: Any) -> None:
+    if isinstance(sig.args[-1], TensorType):
+        lower_execute(context, builder, typ, sig, args)
+        return
     runtime = len(sig.args) == len(RUNTIME_FORM)
     names = RUNTIME_FORM if runtime else STATIC_FORM
     value_of, type_of = dict(zip(names, args, strict=True)), dict(zip(names, sig.args, strict=True))
@@ -134,10 +143,12 @@ def _own_leading_dimension(context: Any, builder: Any, typ: Any, array: Any, ord
 
 def _storage_size(name: str) -> Any:
     """``get_shared_storage_size()`` and its kind: a constant in kernels, so it can be a shape."""
+    matrices = "ab" if name.endswith("_ab") else "abc"
 
     def resolve(typ: MatmulType, call: Call) -> Any:
-        call.bind(())
-        return call.signature(types.literal(getattr(typ.for_target(), name)()), {})
+        given = call.bind((), tuple(f"layout_{x}" for x in matrices))
+        layouts = layouts_of(call, tuple(given.values()))
+        return call.signature(types.literal(getattr(typ.for_target(), name)(*layouts)), given)
 
     def lower(context: Any, builder: Any, typ: MatmulType, sig: Any, args: Any) -> Any:
         return context.get_constant(types.intp, sig.return_type.literal_value)
@@ -154,5 +165,7 @@ register_constant(
         "get_shared_storage_size_ab": _storage_size("get_shared_storage_size_ab"),
         **matmul_copies(),
         **MATMUL_METHODS,
+        **LAYOUT_METHODS,
+        **ACCUMULATOR_METHODS,
     },
 )

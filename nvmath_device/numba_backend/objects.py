@@ -208,6 +208,11 @@ class Call:
         detail += f"; unknown: {', '.join(unknown)}" if unknown else ""
         raise self.error(f"takes {wanted}, got {len(given)} arguments: ({', '.join(given)}){detail}")
 
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """Types of all arguments."""
+        return (*self._args, *self._kws.values())
+
     def positional(self, *wanted: str) -> tuple[Any, ...]:
         """Argument types of a call that takes any number of them, at least one, and none by name."""
         if self._kws or not self._args:

@@ -58,13 +58,18 @@ class Functions:
         context.active_code_library.add_linking_file(generated(plan.recipe, block, plan.check))
 
     def call(self, role: str, arguments: list[Any]) -> None:
-        builder, module = self._builder, self._builder.module
-        values = [_passed(builder, a) for a in arguments]
-        name = symbol_of(self._recipe, role)
-        callee = module.globals.get(name)
-        if callee is None:
-            callee = ir.Function(module, ir.FunctionType(ir.VoidType(), [v.type for v in values]), name)
-        builder.call(callee, values)
+        call_by_value(self._builder, symbol_of(self._recipe, role), arguments)
+
+
+def call_by_value(builder: Any, name: str, arguments: list[Any]) -> None:
+    """Call a function of libmathdx's: pointers, and objects by value."""
+    module = builder.module
+    emit.yield_debug_version(module)
+    values = [_passed(builder, a) for a in arguments]
+    callee = module.globals.get(name)
+    if callee is None:
+        callee = ir.Function(module, ir.FunctionType(ir.VoidType(), [v.type for v in values]), name)
+    builder.call(callee, values)
 
 
 def _passed(builder: Any, argument: Any) -> Any:

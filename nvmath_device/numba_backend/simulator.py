@@ -12,6 +12,7 @@ be computed.
 """
 
 from nvmath_device.numba_backend.simulator_accumulators import matmul_multiply, matmul_pipeline
+from nvmath_device.numba_backend.simulator_device_pipelines import device_pipeline_reset, device_pipeline_tile
 from nvmath_device.numba_backend.simulator_fft import (
     fft_batch_id,
     fft_execute,
@@ -26,9 +27,21 @@ from nvmath_device.numba_backend.simulator_fft_copies import (
 )
 from nvmath_device.numba_backend.simulator_matmul import matmul_execute, matmul_load, matmul_store
 from nvmath_device.numba_backend.simulator_shared import shared_array, shared_part
+from nvmath_device.numba_backend.simulator_tensor_accumulators import matmul_accumulator
+from nvmath_device.numba_backend.simulator_tensors import (
+    make_fragment_like,
+    make_tensor,
+    tensor_axpby,
+    tensor_clear,
+    tensor_copy,
+    tensor_copy_fragment,
+    tensor_copy_wait,
+)
 from nvmath_device.numba_backend.simulator_vectors import vector
 
 __all__ = [
+    "device_pipeline_reset",
+    "device_pipeline_tile",
     "fft_batch_id",
     "fft_execute",
     "fft_fft_id",
@@ -37,6 +50,9 @@ __all__ = [
     "fft_load_shared",
     "fft_store",
     "fft_store_shared",
+    "make_fragment_like",
+    "make_tensor",
+    "matmul_accumulator",
     "matmul_execute",
     "matmul_load",
     "matmul_multiply",
@@ -44,5 +60,10 @@ __all__ = [
     "matmul_store",
     "shared_array",
     "shared_part",
+    "tensor_axpby",
+    "tensor_clear",
+    "tensor_copy",
+    "tensor_copy_fragment",
+    "tensor_copy_wait",
     "vector",
 ]

@@ -3,41 +3,35 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from nvmath_device import reference
-from nvmath_device.descriptors import CONJ_TRANSPOSED, NON_TRANSPOSED, GemmDescriptor
-from nvmath_device.dtypes import ValueType
 from nvmath_device.matmul import RUNTIME_FORM, STATIC_FORM, Matmul
 from nvmath_device.numba_backend.simulator_arguments import Array, Call, Place
 from nvmath_device.numba_backend.simulator_block import Block, calling_thread
-
-
-class _Operands(NamedTuple):
-    a: Array
-    b: Array
-    c: Array
-    alpha: Any
-    beta: Any
+from nvmath_device.numba_backend.simulator_products import Operands, compute, scalar
+from nvmath_device.numba_backend.simulator_tensors import TENSOR_FORM, Tensor, execute_tensors
 
 
 def matmul_execute(mm: Matmul, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """``Matmul.execute``: all threads of the block come, the last one computes, then all go on."""
     thread = calling_thread("Matmul.execute")
     call = Call("Matmul.execute", mm)
+    if any(isinstance(x, Tensor) for x in (*args, *kwargs.values())):
+        execute_tensors(call, mm, call.bind(args, kwargs, STATIC_FORM, RUNTIME_FORM, TENSOR_FORM))
+        return
     given = call.bind(args, kwargs, STATIC_FORM, RUNTIME_FORM)
     thread.block.together(
         thread,
         (call.name, mm),
         same={name: Place(value) if name in "abc" else value for name, value in given.items()},
         prepare=lambda: _operands(call, mm, thread.block, given),
-        finish=lambda operands, _: _compute(mm.descriptor, operands),
+        finish=lambda operands, _: compute(mm.descriptor, operands),
     )
 
 
-def _operands(call: Call, mm: Matmul, block: Block, given: dict[str, Any]) -> _Operands:
+def _operands(call: Call, mm: Matmul, block: Block, given: dict[str, Any]) -> Operands:
     check_block(call, mm, block)
     descriptor = mm.descriptor
     parts = zip("abc", mm.layouts, descriptor.value_types, mm.alignment, strict=True)
@@ -49,24 +43,8 @@ def _operands(call: Call, mm: Matmul, block: Block, given: dict[str, Any]) -> _O
     for name, operand in (("a", a), ("b", b)):
         if _overlap(operand, c):
             raise call.execution_error(f"wants a c that shares no memory with {name}; the two arrays overlap")
-    alpha, beta = (_scalar(call, name, given[name], descriptor.value_types[2]) for name in ("alpha", "beta"))
-    return _Operands(a, b, c, alpha, beta)
-
-
-def _compute(descriptor: GemmDescriptor, operands: _Operands) -> None:
-    a, b, c, alpha, beta = operands
-    mode = descriptor.transpose_mode
-    c[...] = reference.gemm(
-        a if mode.a == NON_TRANSPOSED else a.T,
-        b if mode.b == NON_TRANSPOSED else b.T,
-        c,
-        precision=descriptor.precision,
-        alpha=alpha,
-        beta=beta,
-        data_type=descriptor.data_type,  # type: ignore[arg-type]
-        conj_a=mode.a == CONJ_TRANSPOSED,
-        conj_b=mode.b == CONJ_TRANSPOSED,
-    )
+    alpha, beta = (scalar(call, name, given[name], descriptor.value_types[2]) for name in ("alpha", "beta"))
+    return Operands(a, b, c, alpha, beta)
 
 
 def check_block(call: Call, mm: Matmul, block: Block) -> None:
@@ -88,25 +66,6 @@ def _overlap(left: Array, right: Array) -> bool:
         return bool(np.shares_memory(left, right, max_work=100_000))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:  # interleaved so intricately that an overlap cannot be told from none
         return False
-
-
-def _scalar(call: Call, name: str, given: Any, value: ValueType) -> Any:
-    """alpha or beta as a kernel passes it on: complex numbers of half or bfloat16 parts come as complex64."""
-    number = np.asarray(given)
-    if number.ndim or number.dtype.kind not in "biufcV" or number.dtype.names:
-        raise call.typing_error(f"wants a number for {name}, got {given!r}")
-    is_complex = number.dtype.kind == "c"
-    becomes = f"for {name}, which becomes {value.element}, got {given!r}"
-    if not value.element.is_float:
-        if number.dtype.kind not in "biu":
-            raise call.typing_error(f"wants an integer {becomes}")
-        return given
-    if value.components == 1:
-        if is_complex:
-            raise call.typing_error(f"wants a real number {becomes}")
-        return given
-    with np.errstate(over="ignore"):
-        return np.complex128(given) if value.element.itemsize == 8 else np.complex64(given)
 
 
 # -- tiles -------------------------------------------------------------------------------------------------
