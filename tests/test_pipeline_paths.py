@@ -84,7 +84,7 @@ def test_all_that_is_missing_is_said():
 def test_a_kernel_that_is_not_linked_for_the_chip_is_told():
     sm90 = nd.ComputeCapability(9, 0)
     path = path_of(pipeline_plan(*gemm().resolved(sm90), depth=None, sm=sm90))
-    assert (path.arithmetic, path.fetch) == ("mma", "TMA")
+    assert (path.arithmetic, path.fetch) == ("mma", "cp.async")
     assert "nd.jit" in path.missing[0]
 
 

@@ -39,7 +39,8 @@ class AccumulatorType(types.Type):
 
     def __init__(self, plan: PipelinePlan) -> None:
         self.plan = plan
-        super().__init__(f"accumulator of {plan.descriptor.size} ({plan.recipe.symbol})")
+        stages = f"{plan.depth} stages"  # which the symbol does not tell where threads fetch tiles
+        super().__init__(f"accumulator of {plan.descriptor.size} ({plan.recipe.symbol}) in {stages}")
 
     @property
     def element(self) -> Any:
