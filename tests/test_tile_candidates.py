@@ -182,7 +182,8 @@ def tile(size, precision=HALF, arrangement=(ROW, COL, ROW), alignment=nd.MAX_ALI
         ((256, 256, 64), HALF, None),  # no block keeps C in registers
         ((96, 64, 64), HALF, None),  # no whole warpgroups
         ((128, 256, 128), ("float8_e4m3fn", "float8_e4m3fn", "float32"), 256),
-        ((128, 128, 16), "float32", None),
+        ((128, 64, 16), "float32", None),
+        ((128, 128, 16), "float32", 256),  # in the table that ships
     ],
 )
 def test_tiles_for_wgmma_get_a_block_that_takes_it_and_does_not_spill(size, precision, threads):
