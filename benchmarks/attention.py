@@ -16,19 +16,18 @@ import gc
 import math
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from attention_kernels import Variant, argument_types, variants
+from attention_kernels import argument_types, attention_kernel, name_of, tilings
+from building import build
 from host_speed import GPU_ROUNDS, Product, check_product, timed, told
 from timing import Report, take_part
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nvmath_device.host import current_device
-from nvmath_device.lto.codegen import worker_count
 
 OURS = "nvmath_device"
 BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
@@ -58,26 +57,6 @@ CASES = tuple(
 )  # fmt: skip
 
 
-def build(report: Report, wanted: list[Variant]) -> dict[Variant, Any]:
-    """Kernels, generated and compiled in parallel."""
-    cc = current_device.compute_capability(0)
-
-    def one(variant: Variant) -> Any:
-        kernel = variant.kernel()
-        try:
-            kernel.build(argument_types(), cc)
-        except Exception as error:
-            return error
-        return kernel
-
-    with ThreadPoolExecutor(worker_count(len(wanted))) as pool:
-        made = dict(zip(wanted, pool.map(one, wanted), strict=True))
-    for variant, kernel in made.items():
-        if isinstance(kernel, Exception):
-            report.leave_out(f"{OURS}, {variant.name}, depth {variant.depth}", kernel)
-    return {variant: kernel for variant, kernel in made.items() if not isinstance(kernel, Exception)}
-
-
 def expected_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """In float64, one head after the other: all scores at a time would be many gigabytes."""
     result = torch.empty(q.shape, dtype=torch.float64, device=q.device)
@@ -88,15 +67,15 @@ def expected_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
     return result
 
 
-def run(report: Report, case: Case, kernels: dict[Variant, Any], rounds: int) -> dict[str, Any]:
+def run(report: Report, case: Case, kernels: dict[Any, Any], rounds: int) -> dict[str, Any]:
     q, k, v = (torch.randn(case.shape, device="cuda").half() for _ in range(3))
     o = torch.empty_like(q)
     expected = expected_attention(q, k, v)
     flat = [x.view(case.batch * case.heads, case.length, case.depth) for x in (q, k, v, o)]
 
-    def ours(variant: Variant, kernel: Any) -> Product:
-        grid = (-(-case.length // variant.tile), case.batch * case.heads)
-        configured = kernel[grid, variant.threads, torch.cuda.current_stream(), variant.layout.size]
+    def ours(tiling: Any, kernel: Any) -> Product:
+        grid = (-(-case.length // tiling.tile), case.batch * case.heads)
+        configured = kernel[grid, tiling.threads, torch.cuda.current_stream(), tiling.shared.size]
         return Product(configured.bind(*flat), lambda _: o, BOUND)
 
     def theirs(backend: SDPBackend) -> Product:
@@ -108,9 +87,9 @@ def run(report: Report, case: Case, kernels: dict[Variant, Any], rounds: int) ->
 
     report.say(f"{case}")
     makers: dict[str, Callable[[], Product]] = {
-        f"{OURS}, {variant.name}": partial(ours, variant, kernel)
-        for variant, kernel in kernels.items()
-        if variant.depth == case.depth
+        f"{OURS}, {name_of(tiling)}": partial(ours, tiling, kernel)
+        for tiling, kernel in kernels.items()
+        if tiling.depth == case.depth
     }
     makers |= {f"torch {backend.name.lower()}": partial(theirs, backend) for backend in BACKENDS}
     products = take_part(report, makers, lambda product: check_product(product, o, expected))
@@ -135,7 +114,13 @@ def main() -> int:
     options = parser.parse_args()
     report = Report(options.json, (OURS,), device=current_device.device_name(0))
     depths = dict.fromkeys(case.depth for case in CASES)
-    kernels = build(report, [variant for depth in depths for variant in variants(depth)])
+    kernels = build(
+        report,
+        [tiling for depth in depths for tiling in tilings(depth)],
+        attention_kernel,
+        lambda _: argument_types(),
+        lambda tiling: f"{OURS}, {name_of(tiling)}, depth {tiling.depth}",
+    )
     section: dict[str, Any] = report.data.setdefault("attention", {"cases": []})
     for case in CASES:
         section["cases"].append(run(report, case, kernels, options.rounds))

@@ -14,45 +14,24 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 from batched_kernels import SIZE, VARIANTS, Variant, argument_types
+from building import build
 from host_speed import GPU_ROUNDS, Product, check_product, planned, timed, told
 from timing import Report, Verdict, take_part
 
 from nvmath_device import errors, host
 from nvmath_device.host import current_device
-from nvmath_device.lto.codegen import worker_count
 
 OURS, COPY = "nvmath_device", "torch copy of as many bytes"
 BATCH = 100_000
 TARGET = 1.5
 BOUND = 1e-6  # of the norm-wise relative error: 32 products added up in float32
 LAUNCHES = 10
-
-
-def build(report: Report, wanted: list[Variant]) -> dict[Variant, Any]:
-    """Kernels, generated and compiled in parallel."""
-    cc = current_device.compute_capability(0)
-
-    def one(variant: Variant) -> Any:
-        try:
-            kernel = variant.kernel()
-            kernel.build(argument_types(), cc)
-        except Exception as error:
-            return error
-        return kernel
-
-    with ThreadPoolExecutor(worker_count(len(wanted))) as pool:
-        made = dict(zip(wanted, pool.map(one, wanted), strict=True))
-    for variant, kernel in made.items():
-        if isinstance(kernel, Exception):
-            report.leave_out(f"{OURS} {variant.name}", kernel)
-    return {variant: kernel for variant, kernel in made.items() if not isinstance(kernel, Exception)}
 
 
 def ours(variant: Variant, kernel: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Product:
@@ -94,7 +73,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     report = Report(options.json, (OURS,), device=current_device.device_name(0))
-    kernels = build(report, list(VARIANTS))
+    kernels = build(report, VARIANTS, Variant.kernel, lambda _: argument_types(), lambda v: f"{OURS} {v.name}")
     a, b = (torch.randn(BATCH, SIZE, SIZE, device="cuda") for _ in range(2))
     c = torch.empty_like(a)
     expected = torch.bmm(a.double(), b.double())

@@ -19,13 +19,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from building import build
 from gemm_cases import (
     BY_NAME,
     EPILOG,
@@ -47,7 +47,6 @@ from timing import Report, Verdict, take_part, take_turns
 import nvmath_device as nd
 from nvmath_device import errors, host
 from nvmath_device.host import current_device
-from nvmath_device.lto.codegen import worker_count
 
 QUICK_ROUNDS = 3  # to find the fastest order for cuBLASLt
 TF32_LOST_BITS = 13  # of float32's mantissa
@@ -103,25 +102,6 @@ def ours_of(case: Case, texts: Iterable[str]) -> list[Ours]:
         choice = nd.suggest_tile(case.descriptor) if text == "suggested" else parse_choice(text, case.choice)
         found.append(Ours(f"{OURS} {choice}", case, choice))
     return found
-
-
-def build(report: Report, wanted: Sequence[Ours]) -> list[Ours]:
-    """Generate, compile and link all that is not in the code store, in parallel; returns what could be."""
-    cc = current_device.compute_capability(0)
-
-    def one(ours: Ours) -> Exception | None:
-        try:
-            ours.kernel.build(ours.types, cc)
-        except Exception as error:
-            return error
-        return None
-
-    with ThreadPoolExecutor(worker_count(len(wanted))) as pool:
-        outcomes = list(pool.map(one, wanted))
-    for ours, error in zip(wanted, outcomes, strict=True):
-        if error is not None:
-            report.leave_out(f"{ours.name}, {ours.case.name}", error)
-    return [ours for ours, error in zip(wanted, outcomes, strict=True) if error is None]
 
 
 # -- operands ----------------------------------------------------------------------------------------------------
@@ -266,7 +246,8 @@ def main() -> int:
     )
     section: dict[str, Any] = report.data.setdefault("gemm", {"rounds": options.rounds, "cases": []})
     begun = time.monotonic()
-    kernels = build(report, [ours for case in cases for ours in ours_of(case, options.tile)])
+    wanted = [ours for case in cases for ours in ours_of(case, options.tile)]
+    kernels = build(report, wanted, lambda x: x.kernel, lambda x: x.types, lambda x: f"{x.name}, {x.case.name}")
     section["build_s"] = time.monotonic() - begun
     report.say(f"{len(kernels)} kernels in {section['build_s']:.0f} s")
     judged: list[Verdict] = []

@@ -9,12 +9,11 @@ from nvmath_device import simulation
 from nvmath_device.descriptors import ROW_MAJOR, Dim3
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
 from nvmath_device.kernel_calls import call_in_kernel
-from nvmath_device.pipelines import PIPELINE_BYTES, storage_bytes
+from nvmath_device.pipelines import BUFFER_ALIGNMENT, PIPELINE_BYTES, storage_bytes
 
 if TYPE_CHECKING:
     from nvmath_device.matmul import Matmul
 
-BUFFER_ALIGNMENT = 1024  # of the pattern in which tiles are swizzled
 STORAGE_ALIGNMENT = 64  # of a descriptor of a tensor
 
 

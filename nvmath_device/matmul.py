@@ -29,7 +29,7 @@ from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, Unsupp
 from nvmath_device.frozen import replace
 from nvmath_device.matmul_calls import MatmulCalls
 from nvmath_device.matmul_layouts import MatmulLayouts
-from nvmath_device.targets import SIMULATED_CC, ComputeCapability, compute_capability
+from nvmath_device.targets import SIMULATED_CC, ComputeCapability, chip_of, compute_capability
 
 if TYPE_CHECKING:
     import numpy as np
@@ -397,11 +397,8 @@ class Matmul(MatmulCalls, MatmulLayouts):
         from nvmath_device.pipelines import pipeline_plan
 
         descriptor, execution = self.resolved(None if sm is None else compute_capability(sm))
-        target = execution.sm
-        assert target is not None
-        if target[:2] == (9, 0):  # see nd.jit
-            target = target._replace(arch="a")
-        return path_of(pipeline_plan(descriptor, execution, depth=None, sm=target))
+        assert execution.sm is not None
+        return path_of(pipeline_plan(descriptor, execution, depth=None, sm=chip_of(execution.sm)))
 
     def fits(self, *, shared: int = 0, sm: Any = None) -> Fit:
         """Whether a block has the shared memory and the threads for A, B and C, and how many blocks run at a time.

@@ -19,7 +19,7 @@ from nvmath_device.errors import CodegenError, InvalidArgumentError, Unsupported
 from nvmath_device.frozen import frozen, replace
 from nvmath_device.lto.pipeline_recipes import pipeline_recipe, tile_recipe
 from nvmath_device.lto.recipes import Recipe
-from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability
+from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability, chip_of
 
 MAX, MOST_STAGES = "max", 16  # libmathdx takes no more
 USUAL_STAGES = 4  # what a depth that is left out is at most: more hide no more, and cost other blocks their room
@@ -30,6 +30,8 @@ BARRIER_BYTES = 16  # of a stage: one for "full", one for "empty"
 RESERVED_BYTES = 1024
 TILE_BYTES, STATE_BYTES = 128, 128  # room for libmathdx's objects: 88 or 104 seen, and 32 beside the fragment
 PIPELINE_BYTES = 960  # 576 seen with TMA, 72 without
+
+BUFFER_ALIGNMENT = 1024  # of the stages: the pattern in which tiles are swizzled; libmathdx asks for 128
 
 TMA_ALIGNMENT = 16
 _WARPGROUP, _WARPGROUP_ROWS, _WGMMA_BLOCKS = 128, 64, (128, 256, 512)
@@ -166,8 +168,9 @@ def storage_bytes(descriptor: GemmDescriptor, execution: BlockExecution, *, dept
     """Dynamic shared memory that a kernel takes, whether it is linked for the chip alone, as nd.jit does, or not."""
     target = execution.sm
     assert target is not None
-    targets = {target, target._replace(arch="a")} if target[:2] == (9, 0) else {target}
-    return max(pipeline_plan(descriptor, execution, depth=depth, sm=sm).buffer_bytes for sm in targets)
+    return max(
+        pipeline_plan(descriptor, execution, depth=depth, sm=sm).buffer_bytes for sm in {target, chip_of(target)}
+    )
 
 
 def fetched_by_tma(descriptor: GemmDescriptor, execution: BlockExecution) -> bool:

@@ -57,6 +57,11 @@ MAX_THREADS_PER_BLOCK = 1024
 SIMULATED_CC = ComputeCapability(9, 0)
 
 
+def chip_of(sm: ComputeCapability) -> ComputeCapability:
+    """What ``nd.jit`` and ``nd.compile`` link pipelined code for: on Hopper the chip alone, which has wgmma then."""
+    return sm._replace(arch="a") if sm[:2] == (9, 0) else sm
+
+
 def compute_capability(value: Any, *, argument: str = "sm") -> ComputeCapability:
     """Read a target: ``90``, ``900``, ``(9, 0)``, ``"9.0"``, ``"sm_90a"`` or a :class:`ComputeCapability`.
 

@@ -24,6 +24,7 @@ class Operand:
         memory: ``"gmem"``, ``"smem"`` or ``"rmem"``; in the last it is a fragment, a thread's part of C.
         is_suggested: of its layout.
         is_natural: whether its elements are the descriptor's.
+        foreign: what they are where they are not.
         is_number, is_complex: whether kernels compute with its elements, and with complex ones.
     """
 
@@ -32,12 +33,13 @@ class Operand:
     memory: str
     is_suggested: bool
     is_natural: bool
+    foreign: str
     is_number: bool
     is_complex: bool
 
     @property
     def element_words(self) -> str:
-        raise NotImplementedError
+        return str(self.plan.value(self.place)) if self.is_natural else self.foreign
 
     @property
     def matrix(self) -> str:

@@ -5,22 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvmath_device.kernel_calls import call_in_kernel
-
-
-class KernelFunction:
-    """A function that kernels call; on the host it raises :class:`nvmath_device.errors.KernelOnlyError`."""
-
-    name: str
-
-    def __repr__(self) -> str:
-        return f"nvmath_device.{self.name}"
-
-    @property
-    def _numba_type_(self) -> Any:
-        from nvmath_device.numba_backend import function_type
-
-        return function_type(self.name)
+from nvmath_device.kernel_calls import KernelFunction, call_in_kernel
 
 
 class _MakeTensor(KernelFunction):

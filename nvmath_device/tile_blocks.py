@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from nvmath_device.descriptors import BlockExecution, Dim3, GemmDescriptor
 from nvmath_device.pipelines import missing_for_wgmma
-from nvmath_device.targets import MAX_THREADS_PER_BLOCK, ComputeCapability
-from nvmath_device.tile_choices import chip_of, could_have_wgmma, fragment_registers, registers_for_fragment
+from nvmath_device.targets import MAX_THREADS_PER_BLOCK, ComputeCapability, chip_of
+from nvmath_device.tile_choices import could_have_wgmma, fragment_registers, registers_for_fragment
 
 _WGMMA_BLOCKS = (128, 256, 512)
 # For single numbers of float32: 64 x 64 x 64 was fastest with 16 elements a thread, of 4 to 64, on an H200.

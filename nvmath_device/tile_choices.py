@@ -24,7 +24,7 @@ from nvmath_device.descriptors import (
 from nvmath_device.errors import NvmathDeviceError, UnsupportedError
 from nvmath_device.frozen import frozen, replace
 from nvmath_device.pipelines import missing_for_wgmma, pipeline_plan, wgmma_multiplies
-from nvmath_device.targets import ComputeCapability
+from nvmath_device.targets import ComputeCapability, chip_of
 
 _REGISTERS = 65_536  # of a block, of 32 bits
 _MOST_REGISTERS = 255  # of a thread
@@ -96,11 +96,6 @@ def tile_alignment(descriptor: GemmDescriptor) -> Alignment:
         for promised, ld, value in zip(alignment, lds, descriptor.value_types, strict=True)
     ]
     return Alignment(kept[0], kept[1], max(kept[2], accumulator(*descriptor.precision).itemsize))
-
-
-def chip_of(sm: ComputeCapability) -> ComputeCapability:
-    """What ``nd.jit`` links such code for."""
-    return sm._replace(arch="a") if sm[:2] == (9, 0) else sm
 
 
 def fragment_registers(descriptor: GemmDescriptor, threads: int) -> int:

@@ -8,13 +8,16 @@ from typing import Any
 
 from nvmath_device.checks import positive_int
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
+from nvmath_device.kernel_calls import KernelFunction
 
 MOST_TILES = 2**31 - 1  # reckoned with in 32 bits
 FORM = ("block", "rows", "columns", "group")
 
 
-class GroupedTile:
-    """The function ``nvmath_device.grouped_tile``."""
+class GroupedTile(KernelFunction):
+    """The function ``nvmath_device.grouped_tile``, which the host has, too."""
+
+    name = "grouped_tile"
 
     def __call__(self, block: Any, rows: Any, columns: Any, group: Any) -> tuple[int, int]:
         """Which tile, ``(i, j)``, a block computes, so that blocks that run at a time share rows and columns of tiles.
@@ -51,15 +54,6 @@ class GroupedTile:
         within = block % (group * columns)
         height = min(rows - first, group)
         return first + within % height, within // height
-
-    def __repr__(self) -> str:
-        return "nvmath_device.grouped_tile"
-
-    @property
-    def _numba_type_(self) -> Any:
-        from nvmath_device.numba_backend import grouped_tile_type
-
-        return grouped_tile_type()
 
 
 def _index(value: Any) -> int:

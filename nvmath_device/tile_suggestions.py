@@ -27,12 +27,12 @@ _MUCH_SMALLER = 4
 
 @frozen()
 class Measured:
-    """A line of the shipped table: the fastest choice for a product.
+    """A line of the shipped table: the fastest choice that was timed for a product, maybe of few.
 
     Attributes:
         sm: of the device, such as (9, 0).
         descriptor: the product.
-        choice: the fastest of all that were tried.
+        choice: how it was cut into tiles.
         milliseconds: what it took there; ``None`` where that was not written down.
     """
 

@@ -122,9 +122,10 @@ def test_complex_types(types, element, scalar):
     mm = matmul(types, data_type="complex")
     c = int32 if element == int8 else element
     pointers = (element[::1], int64, int64, element[::1], int64, int64, int64, c[::1], int64)
-    ptx_of(tensor_kernels.to_registers(mm, "plain", jit=same), *pointers)
+    assert "_execute" in ptx_of(tensor_kernels.to_registers(mm, "plain", jit=same), *pointers)
     kernel = tensor_kernels.to_shared(mm, "suggested", jit=same)
-    ptx_of(kernel, scalar, element[::1], int64, element[::1], int64, scalar, c[::1], int64)
+    shared = ptx_of(kernel, scalar, element[::1], int64, element[::1], int64, scalar, c[::1], int64)
+    assert "_execute_shared" in shared
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,7 +152,9 @@ def test_bfloat16_results():
         acc.get_results(out=out)
         nd.copy_fragment(out, nd.make_tensor(c, MM.get_layout_gmem_c()))
 
-    ptx_of(kernel, numba_of("bfloat16")[:, ::1])
+    ptx = ptx_of(kernel, numba_of("bfloat16")[:, ::1])
+    assert "_coordinate" in ptx  # element by element
+    assert "_fragment_to_gmem" not in ptx
 
 
 def test_sizes_are_constants():

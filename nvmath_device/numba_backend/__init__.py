@@ -74,14 +74,6 @@ def shared_layout_type(layout: SharedLayout) -> Any:
     return SharedLayoutType(layout)
 
 
-def grouped_tile_type() -> Any:
-    """The Numba type of ``nvmath_device.grouped_tile``."""
-    _install()
-    from nvmath_device.numba_backend.tile_order import GroupedTileType
-
-    return GroupedTileType()
-
-
 def dtype_type(element: ElementType) -> Any:
     """The Numba type of an element type used as a dtype in a kernel."""
     from numba.cuda import types
@@ -108,7 +100,7 @@ def device_pipeline_type(pipeline: Any) -> Any:
 
 
 def function_type(name: str) -> Any:
-    """The Numba type of a function of :mod:`nvmath_device.tensors`."""
+    """The Numba type of a :class:`~nvmath_device.kernel_calls.KernelFunction`."""
     _install()
     from nvmath_device.numba_backend.functions import FUNCTIONS
 

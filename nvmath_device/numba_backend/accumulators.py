@@ -240,8 +240,8 @@ class _Elements:
         """Along an axis, where the tile begins, or C's last element if that comes before, and how far C goes on."""
         builder = self._builder
         last = builder.sub(extent, ir.Constant(LONG, 1))
-        first = _least(builder, first, last)
-        return first, _least(builder, builder.sub(last, first), ir.Constant(LONG, 2**31 - 1))
+        first = emit.least(builder, first, last)
+        return first, emit.least(builder, builder.sub(last, first), ir.Constant(LONG, 2**31 - 1))
 
     def get(self, e: int) -> Any:
         return self._builder.load(_element(self._context, self._builder, self._typ, self._acc, e))
@@ -258,7 +258,6 @@ class _Coordinate:
 
     def __init__(self, builder: Any, names: Functions, acc: Any) -> None:
         self._builder, self._names, self._acc = builder, names, acc
-        self._index, self._row, self._column = (cgutils.alloca_once(builder, INT) for _ in range(3))
 
     def __call__(self, e: int) -> tuple[Any, Any]:
         row, column = self._in_tile(e)
@@ -268,19 +267,11 @@ class _Coordinate:
         """No further from ``firsts`` than ``mosts``."""
         builder = self._builder
         ends = [builder.trunc(most, INT) for most in mosts]
-        at = [_least(builder, builder.trunc(x, INT), end) for x, end in zip(self._in_tile(e), ends, strict=True)]
+        at = [emit.least(builder, builder.trunc(x, INT), end) for x, end in zip(self._in_tile(e), ends, strict=True)]
         return [_sum(builder, first, builder.zext(x, LONG)) for first, x in zip(firsts, at, strict=True)]
 
-    def _in_tile(self, e: int) -> list[Any]:
-        builder = self._builder
-        builder.store(ir.Constant(INT, e), self._index)
-        of = [tensor(self._acc.state)] if self._names.is_streamed else []
-        self._names.call("coordinate", [*of, self._index, self._row, self._column])
-        return [builder.zext(builder.load(x), LONG) for x in (self._row, self._column)]
-
-
-def _least(builder: Any, x: Any, y: Any) -> Any:
-    return builder.select(builder.icmp_unsigned("<", x, y), x, y)
+    def _in_tile(self, e: int) -> tuple[Any, Any]:
+        return self._names.coordinate(self._acc.state, ir.Constant(INT, e))
 
 
 def _sum(builder: Any, x: Any, y: Any) -> Any:

@@ -10,6 +10,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
 
+from nvmath_device.matmul import Matmul
 from nvmath_device.numba_backend import debug_checks, emit, staged_tiles, streamed_tiles
 from nvmath_device.numba_backend.accumulators import AccumulatorType
 from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
@@ -45,7 +46,7 @@ class _Model(models.StructModel):
 # -- the parts of a product ----------------------------------------------------------------------------------
 
 
-def _create(context: Any, builder: Any, typ: PipelineType, arrays: Any) -> Any:
+def create(context: Any, builder: Any, typ: PipelineType, arrays: Any) -> Any:
     if is_debug():
         _check_at_run_time(context, builder, typ.plan, typ.arrays, arrays)
     emit.bound_threads(builder, typ.plan.block_dim.size)
@@ -57,7 +58,7 @@ def _create(context: Any, builder: Any, typ: PipelineType, arrays: Any) -> Any:
     return made
 
 
-def _start(context: Any, builder: Any, typ: PipelineType, made: Any, i: Any, j: Any) -> None:
+def start(context: Any, builder: Any, typ: PipelineType, made: Any, i: Any, j: Any) -> None:
     m, n, _ = typ.plan.descriptor.size
     for axis, (x, extent) in enumerate(((i, m), (j, n))):
         first = builder.mul(builder.zext(x, LONG), ir.Constant(LONG, extent), flags=("nsw", "nuw"))
@@ -65,7 +66,7 @@ def _start(context: Any, builder: Any, typ: PipelineType, made: Any, i: Any, j: 
     typ.tiles.start(context, builder, typ.plan, made, typ.arrays, i, j)
 
 
-def _finish(context: Any, builder: Any, typ: PipelineType, made: Any) -> Any:
+def finish(context: Any, builder: Any, typ: PipelineType, made: Any) -> Any:
     """Shared memory is free again when it returns."""
     acc = typ.tiles.finish(context, builder, typ.plan, made, typ.arrays)
     acc.row, acc.column = (builder.load(_place(builder, made, axis)) for axis in (0, 1))
@@ -96,6 +97,13 @@ def _check_at_run_time(context: Any, builder: Any, plan: PipelinePlan, array_typ
     debug_checks.check_inner_extents(context, builder, name, *inner)
 
 
+def pipeline_of(mm: Matmul, depth: int | str | None) -> PipelinePlan:
+    """The pipeline of a descriptor, for the target of the running compilation."""
+    target = pipeline_target(mm.block_execution.sm, mm)
+    descriptor, execution = mm.resolved(target)
+    return pipeline_plan(descriptor, execution, depth=depth, sm=target)
+
+
 # -- calls ---------------------------------------------------------------------------------------------------
 
 
@@ -104,17 +112,15 @@ def _plan(typ: Any, call: Call, arguments: dict[str, Any]) -> PipelinePlan:
     depth = arguments.get("depth")
     if depth is not None and not isinstance(depth, (types.IntegerLiteral, types.StringLiteral)):
         raise call.error(f"wants a constant number of stages, or 'max', for depth, got {depth}")
-    target = pipeline_target(typ.value.block_execution.sm, typ.value)
-    descriptor, execution = typ.value.resolved(target)
-    stages = None if depth is None else depth.literal_value
-    plan = pipeline_plan(descriptor, execution, depth=stages, sm=target)
-    for name, value, order in zip("ab", descriptor.value_types, descriptor.arrangement, strict=False):
+    plan = pipeline_of(typ.value, None if depth is None else depth.literal_value)
+    for name, value, order in zip("ab", plan.descriptor.value_types, plan.descriptor.arrangement, strict=False):
         check_view(call, name, arguments[name], value)
         check_order(call, name, arguments[name], order)
     return plan
 
 
-def _check_tile(call: Call, arguments: dict[str, Any]) -> None:
+def check_tile(call: Call, arguments: dict[str, Any]) -> None:
+    """Which tile of C: i and j become int32."""
     for name in "ij":
         if not isinstance(arguments[name], types.Integer):
             raise call.error(f"wants an integer for {name}, which tile of C, got {arguments[name]}")
@@ -124,15 +130,15 @@ def _check_tile(call: Call, arguments: dict[str, Any]) -> None:
 def _resolve_multiply(typ: Any, call: Call) -> Any:
     arguments = call.bind(("a", "b", "i", "j"), optional=("depth",))
     plan = _plan(typ, call, arguments)
-    _check_tile(call, arguments)
+    check_tile(call, arguments)
     return call.signature(AccumulatorType(plan), arguments)
 
 
 def _lower_multiply(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> Any:
     pipe = PipelineType(sig.return_type.plan, sig.args[:2])
-    made = _create(context, builder, pipe, args)
-    _start(context, builder, pipe, made, args[2], args[3])
-    accumulator = _finish(context, builder, pipe, made)
+    made = create(context, builder, pipe, args)
+    start(context, builder, pipe, made, args[2], args[3])
+    accumulator = finish(context, builder, pipe, made)
     pipe.tiles.destroy(context, builder, pipe.plan, made)
     return accumulator
 
@@ -144,7 +150,7 @@ def _resolve_pipeline(typ: Any, call: Call) -> Any:
 
 
 def _lower_pipeline(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> Any:
-    return _create(context, builder, sig.return_type, args)._getvalue()
+    return create(context, builder, sig.return_type, args)._getvalue()
 
 
 def _made(context: Any, builder: Any, typ: PipelineType, value: Any) -> Any:
@@ -153,24 +159,24 @@ def _made(context: Any, builder: Any, typ: PipelineType, value: Any) -> Any:
 
 def _resolve_tile(typ: PipelineType, call: Call) -> Any:
     arguments = call.bind(("i", "j"))
-    _check_tile(call, arguments)
+    check_tile(call, arguments)
     return call.signature(AccumulatorType(typ.plan), arguments)
 
 
 def _lower_tile(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> Any:
     made = _made(context, builder, typ, args[0])
-    _start(context, builder, typ, made, args[1], args[2])
-    return _finish(context, builder, typ, made)
+    start(context, builder, typ, made, args[1], args[2])
+    return finish(context, builder, typ, made)
 
 
 def _resolve_start(typ: PipelineType, call: Call) -> Any:
     arguments = call.bind(("i", "j"))
-    _check_tile(call, arguments)
+    check_tile(call, arguments)
     return call.signature(types.void, arguments)
 
 
 def _lower_start(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> None:
-    _start(context, builder, typ, _made(context, builder, typ, args[0]), args[1], args[2])
+    start(context, builder, typ, _made(context, builder, typ, args[0]), args[1], args[2])
 
 
 def _resolve_finish(typ: PipelineType, call: Call) -> Any:
@@ -179,7 +185,7 @@ def _resolve_finish(typ: PipelineType, call: Call) -> Any:
 
 
 def _lower_finish(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> Any:
-    return _finish(context, builder, typ, _made(context, builder, typ, args[0]))
+    return finish(context, builder, typ, _made(context, builder, typ, args[0]))
 
 
 def _resolve_destroy(typ: PipelineType, call: Call) -> Any:

@@ -147,3 +147,8 @@ def integer_address(context: Any, builder: Any, value: Any) -> Any:
     slot = cgutils.alloca_once(builder, _INT32)
     builder.store(value, slot)
     return slot
+
+
+def least(builder: Any, x: Any, y: Any) -> Any:
+    """Of two integers without signs."""
+    return builder.select(builder.icmp_unsigned("<", x, y), x, y)

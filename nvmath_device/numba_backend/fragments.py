@@ -198,7 +198,7 @@ def lower_axpby(
             scaled = call(_times, alpha, converted(context, builder, from_.get(e), x_type.element, work))
             if keeps:
                 old = converted(context, builder, to.get(e), element, work)
-                scaled = call(_plus, scaled, call(_times, beta, old))
+                scaled = call(plus, scaled, call(_times, beta, old))
             to.put(e, converted(context, builder, scaled, work, element))
 
 
@@ -206,7 +206,7 @@ def _times(x: Any, y: Any) -> Any:
     return x * y
 
 
-def _plus(x: Any, y: Any) -> Any:
+def plus(x: Any, y: Any) -> Any:
     return x + y
 
 

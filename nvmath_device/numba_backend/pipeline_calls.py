@@ -60,6 +60,17 @@ class Functions:
     def call(self, role: str, arguments: list[Any]) -> None:
         call_by_value(self._builder, symbol_of(self._recipe, role), arguments)
 
+    def coordinate(self, state: Any, index: Any) -> tuple[Any, Any]:
+        """(row, column) in the tile, as int64, of an element, an int32, of this thread's fragment.
+
+        ``state`` is libmathdx's accumulator, which only a pipeline has.
+        """
+        builder = self._builder
+        place, row, column = (cgutils.alloca_once(builder, INT) for _ in range(3))
+        builder.store(index, place)
+        self.call("coordinate", [*([tensor(state)] if self.is_streamed else []), place, row, column])
+        return builder.zext(builder.load(row), LONG), builder.zext(builder.load(column), LONG)
+
 
 def call_by_value(builder: Any, name: str, arguments: list[Any]) -> None:
     """Call a function of libmathdx's: pointers, and objects by value."""

@@ -10,28 +10,21 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
 
 from nvmath_device.matmul import Matmul
-from nvmath_device.numba_backend.objects import pipeline_target
-from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER, ByValue, kept, pipeline, room, tensor
+from nvmath_device.numba_backend.device_pipelines import pipeline_of
+from nvmath_device.numba_backend.pipeline_calls import INT, POINTER, ByValue, pipeline, room, tensor
 from nvmath_device.numba_backend.pipeline_calls import Functions as PipelineFunctions
 from nvmath_device.numba_backend.tensor_types import TensorAccumulatorType, TensorType, plan_of
 from nvmath_device.numba_backend.tensor_values import unpacked
-from nvmath_device.pipelines import PipelinePlan, pipeline_plan
+from nvmath_device.pipelines import PipelinePlan
 from nvmath_device.tensor_layouts import GMEM, RMEM
 from nvmath_device.tensor_plans import TensorPlan
 
 STATE, TILE = 0, 1  # libmathdx's accumulator and tile, in the place that execute fills
-
-
-def pipeline_of(mm: Matmul, depth: int | str | None) -> PipelinePlan:
-    """The pipeline of a descriptor, for the target of the running compilation."""
-    target = pipeline_target(mm.block_execution.sm, mm)
-    descriptor, execution = mm.resolved(target)
-    return pipeline_plan(descriptor, execution, depth=depth, sm=target)
 
 
 def pipeline_accumulator(mm: Matmul, depth: int | str | None) -> PipelineAccumulatorType:
@@ -104,11 +97,8 @@ class _Functions:
         self._names = PipelineFunctions(context, builder, plan)
 
     def coordinate(self, index: Any) -> tuple[Any, Any]:
-        builder = self._builder
-        row, column = (cgutils.alloca_once(builder, INT) for _ in range(2))
-        of = [tensor(self._object(STATE))] if self._plan.is_streamed else []
-        self._names.call("coordinate", [*of, kept(builder, builder.trunc(index, INT)), row, column])
-        return builder.zext(builder.load(row), LONG), builder.zext(builder.load(column), LONG)
+        state = self._object(STATE) if self._plan.is_streamed else None
+        return self._names.coordinate(state, self._builder.trunc(index, INT))
 
     def answer(self, role: str, index: Any = None) -> Any:
         return ir.Constant(ir.IntType(1), role != "is_predicated")

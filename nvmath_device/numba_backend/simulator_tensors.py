@@ -53,12 +53,9 @@ class Tensor(Operand):
     def __init__(self, plan: TensorPlan, place: int, memory: str, is_suggested: bool, values: Array) -> None:
         self.plan, self.place, self.memory, self.is_suggested, self.values = plan, place, memory, is_suggested, values
         self.is_natural = values.dtype == plan.value(place).dtype
+        self.foreign = "" if self.is_natural else described_dtype(values.dtype)
         self.is_number = values.dtype.names is None
         self.is_complex = values.dtype.kind == "c"
-
-    @property
-    def element_words(self) -> str:
-        return str(self.plan.value(self.place)) if self.is_natural else described_dtype(self.values.dtype)
 
     @property
     def size(self) -> int:

@@ -17,9 +17,7 @@ from nvmath_device.numba_backend.block_threads import barrier
 from nvmath_device.numba_backend.copies import FIRST_WITH_ASYNC_COPY, begin_load
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, Functions, extents_of, tensor
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
-from nvmath_device.pipelines import PipelinePlan
-
-BUFFER_ALIGNMENT = 1024  # the same as in streamed_tiles: one beginning for both
+from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
 
 
 def create(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> None:

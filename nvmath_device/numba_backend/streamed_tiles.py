@@ -10,9 +10,7 @@ from nvmath_device.numba_backend.block_threads import barrier, is_first_of_warp,
 from nvmath_device.numba_backend.pipeline_calls import BYTE, Functions, kept, matrix, pipeline, room, tensor
 from nvmath_device.numba_backend.pipeline_slots import Slots, acquire_descriptors, give_back
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
-from nvmath_device.pipelines import PIPELINE_BYTES, TILE_BYTES, PipelinePlan
-
-BUFFER_ALIGNMENT = 1024  # of the pattern in which tiles are swizzled; libmathdx asks for 128
+from nvmath_device.pipelines import BUFFER_ALIGNMENT, PIPELINE_BYTES, TILE_BYTES, PipelinePlan
 
 
 def create(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> None:

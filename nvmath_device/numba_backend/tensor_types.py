@@ -90,13 +90,10 @@ class TensorType(types.Type, Operand):
         own = value_numba(plan.value(place))
         self.element = own if element is None else element
         self.is_natural = bool(self.element == own)
+        self.foreign = str(self.element).replace("__nv_", "")
         self.is_number = isinstance(self.element, types.Number)
         self.is_complex = isinstance(self.element, types.Complex)
         super().__init__(f"{self.kind} {self.described} [{plan.recipe(is_suggested).symbol[-20:]}]")
-
-    @property
-    def element_words(self) -> str:
-        return str(self.plan.value(self.place)) if self.is_natural else str(self.element).replace("__nv_", "")
 
     def attach(self, context: Any, builder: Any, made: Any, like: Any) -> None:
         """What a new fragment shares with one of the same layout; both unpacked."""

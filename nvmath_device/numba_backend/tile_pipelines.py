@@ -16,8 +16,9 @@ from nvmath_device.matmul import Matmul
 from nvmath_device.numba_backend import debug_checks
 from nvmath_device.numba_backend.accumulators import AccumulatorType
 from nvmath_device.numba_backend.conversions import converted
-from nvmath_device.numba_backend.device_pipelines import PipelineType, _create, _finish, _start
+from nvmath_device.numba_backend.device_pipelines import PipelineType, check_tile, create, finish, pipeline_of, start
 from nvmath_device.numba_backend.element_types import value_numba
+from nvmath_device.numba_backend.fragments import plus
 from nvmath_device.numba_backend.objects import Call, is_debug, method, register_value
 from nvmath_device.numba_backend.pipeline_calls import INT, POINTER
 from nvmath_device.numba_backend.pipeline_fragments import (
@@ -25,13 +26,12 @@ from nvmath_device.numba_backend.pipeline_fragments import (
     TILE,
     PipelineAccumulatorType,
     object_place,
-    pipeline_of,
 )
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
-from nvmath_device.numba_backend.streamed_tiles import BUFFER_ALIGNMENT
 from nvmath_device.numba_backend.tensor_accumulators import empty_accumulator
 from nvmath_device.numba_backend.tensor_types import plan_of
 from nvmath_device.numba_backend.tensor_values import Elements, unpacked
+from nvmath_device.pipelines import BUFFER_ALIGNMENT
 from nvmath_device.tensor_rules import described
 
 
@@ -90,16 +90,9 @@ def _made(context: Any, builder: Any, typ: TilePipelineType, tile: Any) -> Any:
 # -- the pipeline ----------------------------------------------------------------------------------------------------
 
 
-def _place(call: Call, arguments: dict[str, Any]) -> dict[str, Any]:
-    for name in "ij":
-        if not isinstance(arguments[name], types.Integer):
-            raise call.error(f"wants an integer for {name}, which tile of C, got {arguments[name]}")
-        arguments[name] = types.int32
-    return arguments
-
-
 def _resolve_get(typ: DevicePipelineType, call: Call) -> Any:
-    arguments = _place(call, call.bind(("smem", "i", "j")))
+    arguments = call.bind(("smem", "i", "j"))
+    check_tile(call, arguments)
     smem = arguments["smem"]
     if not isinstance(smem, types.Array) or smem.ndim != 1:
         raise call.error(
@@ -119,15 +112,16 @@ def _lower_get(context: Any, builder: Any, typ: DevicePipelineType, sig: Any, ar
         debug_checks.check_same_address(
             context, builder, "DevicePipeline.get_tile", "smem", sig.args[0], smem, base, BUFFER_ALIGNMENT
         )
-    made = _create(context, builder, tile_type.pipeline, (matrices.a, matrices.b))
-    _start(context, builder, tile_type.pipeline, made, i, j)
+    made = create(context, builder, tile_type.pipeline, (matrices.a, matrices.b))
+    start(context, builder, tile_type.pipeline, made, i, j)
     tile = cgutils.create_struct_proxy(tile_type)(context, builder)
     tile.pipeline = made._getvalue()
     return tile._getvalue()
 
 
 def _resolve_reset(typ: DevicePipelineType, call: Call) -> Any:
-    arguments = _place(call, call.bind(("tile", "i", "j")))
+    arguments = call.bind(("tile", "i", "j"))
+    check_tile(call, arguments)
     tile = arguments["tile"]
     if not isinstance(tile, TilePipelineType) or tile.pipeline != typ.pipeline:
         raise call.error(f"wants a tile of this pipeline for tile, as get_tile gives it, got {tile}")
@@ -136,7 +130,7 @@ def _resolve_reset(typ: DevicePipelineType, call: Call) -> Any:
 
 def _lower_reset(context: Any, builder: Any, typ: DevicePipelineType, sig: Any, args: Any) -> None:
     _, tile, i, j = args
-    _start(context, builder, typ.pipeline, _made(context, builder, sig.args[0], tile), i, j)
+    start(context, builder, typ.pipeline, _made(context, builder, sig.args[0], tile), i, j)
 
 
 # -- a tile ----------------------------------------------------------------------------------------------------------
@@ -164,7 +158,7 @@ def _resolve_execute(typ: TilePipelineType, call: Call) -> Any:
 def _lower_execute(context: Any, builder: Any, typ: TilePipelineType, sig: Any, args: Any) -> None:
     tile, accumulator = args
     made, target = sig.args[0], unpacked(context, builder, sig.args[0], accumulator)
-    product = _finish(context, builder, typ.pipeline, _made(context, builder, typ, tile))
+    product = finish(context, builder, typ.pipeline, _made(context, builder, typ, tile))
     result = cgutils.create_struct_proxy(AccumulatorType(typ.pipeline.plan))(context, builder, value=product)
     if typ.pipeline.plan.is_streamed:
         for which, pointer in ((STATE, result.state), (TILE, result.tile)):
@@ -176,12 +170,8 @@ def _lower_execute(context: Any, builder: Any, typ: TilePipelineType, sig: Any, 
     for e in range(made.size):
         added = model.from_data(builder, builder.load(builder.gep(source, [ir.Constant(INT, e)], inbounds=True)))
         parts = [converted(context, builder, x, made.element, work) for x in (elements.get(e), added)]
-        total = context.compile_internal(builder, _sum, signature(work, work, work), parts)
+        total = context.compile_internal(builder, plus, signature(work, work, work), parts)
         elements.put(e, converted(context, builder, total, work, made.element))
-
-
-def _sum(x: Any, y: Any) -> Any:
-    return x + y
 
 
 def _resolve_destroy(typ: TilePipelineType, call: Call) -> Any:

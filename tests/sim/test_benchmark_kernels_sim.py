@@ -31,12 +31,13 @@ def test_every_product_of_a_batch(variant):
 def test_attention(padding):
     """Queries and keys that no tile divides."""
     heads, queries, keys, depth = 1, 20, 40, 16
-    variant = attention_kernels.Variant(depth, tile=16, per_row=2, padding=padding)
+    tiling = attention_kernels.Tiling(depth, tile=16, per_row=2, padding=padding)
     rng = np.random.default_rng(22)
     q, k, v = (rng.normal(size=(heads, n, depth)).astype(np.float16) for n in (queries, keys, keys))
     o = cuda.to_device(np.full((heads, queries, depth), np.nan, np.float16))
-    grid = (-(-queries // variant.tile), heads)
-    variant.kernel()[grid, variant.threads, 0, variant.layout.size](*map(cuda.to_device, (q, k, v)), o)
+    grid = (-(-queries // tiling.tile), heads)
+    kernel = attention_kernels.attention_kernel(tiling)
+    kernel[grid, tiling.threads, 0, tiling.shared.size](*map(cuda.to_device, (q, k, v)), o)
 
     scores = q.astype(float) @ k.astype(float).transpose(0, 2, 1) / math.sqrt(depth)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
