@@ -18,15 +18,11 @@ _FEW_ELEMENTS, _MANY_ELEMENTS, _ENOUGH_THREADS = 16, 32, 256
 
 
 def known_block(tile: GemmDescriptor, sm: ComputeCapability) -> Dim3 | None:
-    """The block of a tile that was measured, or that wgmma can multiply; ``None`` for others: libmathdx is asked.
+    """The block of a tile that wgmma can multiply; ``None`` for others: libmathdx is asked.
 
-    For wgmma the least one whose threads have C in registers: more threads need more of the tile's rows.
+    The least one whose threads have C in registers: more threads need more of the tile's rows. It is what was fastest
+    in the table that ships, which is not read for it: a first use with a warm store would take half as long again.
     """
-    from nvmath_device.tile_suggestions import block_of_table
-
-    measured = block_of_table(tile, sm)
-    if measured is not None:
-        return measured
     if not could_have_wgmma(tile, sm):
         return None
     for threads in _WGMMA_BLOCKS:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nvmath_device.checks import choice as one_of
-from nvmath_device.descriptors import SUGGESTED, Dim3, GemmDescriptor
+from nvmath_device.descriptors import SUGGESTED, GemmDescriptor
 from nvmath_device.errors import ArgumentTypeError, MissingDependencyError, NoDeviceError, UnsupportedError
 from nvmath_device.frozen import frozen
 from nvmath_device.targets import ComputeCapability, compute_capability
@@ -185,11 +185,3 @@ def _distance(known: GemmDescriptor, asked: GemmDescriptor) -> tuple[bool, bool,
         known.arrangement[:2] != asked.arrangement[:2],
         steps,
     )
-
-
-def block_of_table(tile: GemmDescriptor, sm: ComputeCapability) -> Dim3 | None:
-    """Threads that the table has for just this tile of these element types; ``None`` where it has none."""
-    for line in shipped():
-        if line.choice.tile == tile.size and _is_alike(line, tile, sm):
-            return Dim3(line.choice.block_size)
-    return None

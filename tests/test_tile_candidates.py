@@ -14,7 +14,8 @@ from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError, Unsupp
 from nvmath_device.pipelines import missing_for_wgmma, pipeline_plan
 from nvmath_device.tile_blocks import enough_threads, known_block
 from nvmath_device.tile_candidates import by_rule, candidates
-from nvmath_device.tile_choices import check_problem, refusal, tile_alignment
+from nvmath_device.tile_choices import check_problem, could_have_wgmma, refusal, tile_alignment
+from nvmath_device.tile_suggestions import shipped
 
 ROW, COL = "row_major", "col_major"
 SM90, SM90A, SM80 = nd.ComputeCapability(9, 0), nd.ComputeCapability(9, 0, "a"), nd.ComputeCapability(8, 0)
@@ -182,13 +183,20 @@ def tile(size, precision=HALF, arrangement=(ROW, COL, ROW), alignment=nd.MAX_ALI
         ((256, 256, 64), HALF, None),  # no block keeps C in registers
         ((96, 64, 64), HALF, None),  # no whole warpgroups
         ((128, 256, 128), ("float8_e4m3fn", "float8_e4m3fn", "float32"), 256),
-        ((128, 64, 16), "float32", None),
-        ((128, 128, 16), "float32", 256),  # in the table that ships
+        ((128, 128, 16), "float32", None),
     ],
 )
 def test_tiles_for_wgmma_get_a_block_that_takes_it_and_does_not_spill(size, precision, threads):
     found = known_block(tile(size, precision), SM90)
     assert found == (threads and nd.Dim3(threads))
+
+
+def test_the_block_for_wgmma_is_the_one_that_was_fastest():
+    """So that the table need not be read for it."""
+    lines = [x for x in shipped() if could_have_wgmma(x.descriptor.tile(x.choice).descriptor, SM90)]
+    assert len(lines) >= 5
+    for line in lines:
+        assert known_block(line.descriptor.tile(line.choice).descriptor, SM90) == nd.Dim3(line.choice.block_size)
 
 
 def test_wgmma_is_no_reason_where_something_else_is_missing():
