@@ -42,6 +42,7 @@ BOUNDS = {
     "digits_classifier": 0.05,
     "int8_fp8": 0.05,
     "persistent_gemm": 1e-5,
+    "split_k": 1e-5,
     "stream_k": 1e-5,
     "tensor_gemm": 1e-5,
 }

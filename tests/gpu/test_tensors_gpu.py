@@ -33,9 +33,11 @@ def matmul(size, types, arrangement=(ROW,) * 3, data_type="real", block_size=128
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [(64, 64, 32), (17, 19, 23)], ids=str)
+@pytest.mark.parametrize("is_ragged", [False, True], ids=["whole", "ragged"])
 @pytest.mark.parametrize("name", TYPES)
-def test_real_products(name, size, kind):
+def test_real_products(name, is_ragged, kind):
+    rows = 32 if name == "double" else 64  # three tiles of it in shared memory of constant size, 48 KiB
+    size = (17, 19, 23) if is_ragged else (rows, 64, 32)
     case = Case(matmul(size, TYPES[name], (ROW, COL, ROW)), turns=3)
     assert case.into_registers(kind) <= BOUNDS[name]
     assert case.into_shared(kind, 2, 3) <= BOUNDS[name]
