@@ -47,7 +47,7 @@ class Case:
 
     Attributes:
         name: how ``--cases`` calls it.
-        precision: element types of A, B and C as stored. Sums are float32, for float64 float64.
+        precision: element types of A, B and C as stored.
         size: rows and columns of each.
         choice: our tile, threads, stages and group.
         target: cuBLASLt's time / ours, at least.
@@ -75,10 +75,16 @@ class Case:
         return f"{self.name:15} {types} of {orders}; {self.choice}; at least {self.target:.2f} of {OPPONENT}{fused}"
 
     @property
+    def sums(self) -> str:
+        """The element type of our accumulators, as of cuBLASLt's; ``store`` converts to C's."""
+        return "float64" if self.precision[2] == "float64" else "float32"
+
+    @property
     def descriptor(self) -> nd.GemmDescriptor:
+        """Of our tiles; its C is the accumulator."""
         return nd.GemmDescriptor(
             size=(self.size,) * 3,
-            precision=self.precision,
+            precision=(*self.precision[:2], self.sums),
             arrangement=self.arrangement,
             alignment=nd.MAX_ALIGNMENT,
         )

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from numba import cuda
-from numba.cuda.types import complex64, float16, float32, int32, int64, void
+from numba.cuda.types import bfloat16, complex64, float16, float32, int32, int64, void
 
 import nvmath_device as nd
 from nvmath_device.errors import KernelOnlyError, KernelTypingError
@@ -51,6 +53,7 @@ def codes(generated):
         "fused": nd.jit(fused).build(void(A, B, C, BIAS), 90),
         "persistent": nd.jit(persistent).build(void(A, B, C, BIAS, int32, int32), 90),
         "any strides": nd.jit(product).build(void(float16[:, :], float16[:, :], float16[:, :]), 90),
+        "bfloat16": nd.jit(product).build(void(A, B, bfloat16[:, ::1]), 90),
     }
 
 
@@ -65,7 +68,7 @@ def test_libmathdx_makes_what_was_planned(generated):
     assert code.sizes["buffer"] == plan.buffer_bytes == MM.get_pipeline_storage_size(sm=90)
 
 
-@pytest.mark.parametrize("name", ["product", "fused", "persistent", "any strides"])
+@pytest.mark.parametrize("name", ["product", "fused", "persistent", "any strides", "bfloat16"])
 def test_the_whole_loop_is_inlined_and_takes_the_fastest_path(codes, name):
     """Tiles come by TMA and go to the tensor cores by wgmma; nothing is called, and nothing comes back from memory."""
     code = codes[name]
@@ -130,6 +133,24 @@ def test_only_the_elements_inside_are_written(codes):
     """Each of a thread's 128 elements has a store of its own for tiles at the edge, beside those for whole tiles."""
     found = sass.instructions(codes["product"].cubin)
     assert sum(x.startswith("STG.E") for x in found) >= 128
+
+
+@pytest.mark.parametrize(("name", "pack"), [("any strides", "F2FP.F16.F32"), ("bfloat16", "F2FP.BF16.F32")])
+def test_pairs_of_a_tile_inside_of_a_narrower_matrix_are_written_at_once(codes, name, pack):
+    """A thread's 128 elements, converted and written two by two, with nothing asked in between."""
+    found = sass.instructions(codes[name].cubin)
+    words = [i for i, x in enumerate(found) if x == "STG.E"]
+    branches = [i for i, x in enumerate(found) if x.startswith(("BRA", "BSYNC"))]
+    straight = [found[start:end] for start, end in pairwise(branches) if start < words[63] < end]
+    (writes,) = [part for part in straight if part.count("STG.E") >= 64]
+    assert sum(x.startswith(pack) for x in writes) >= 60  # some may stand before the branch
+    assert not any(x.startswith("ISETP") for x in writes)
+
+
+@pytest.mark.parametrize("name", ["any strides", "bfloat16"])
+def test_the_loop_gives_way_for_no_type_of_the_result(codes, name):
+    """As it would with the tests of single elements alone."""
+    assert not sass.gives_way(codes[name].cubin)
 
 
 # -- what is accepted ----------------------------------------------------------------------------------------

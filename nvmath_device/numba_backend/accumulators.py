@@ -17,6 +17,8 @@ from numba.cuda.typing.templates import signature
 from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.block_threads import barrier, keep_order
+from nvmath_device.numba_backend.conversions import converted
+from nvmath_device.numba_backend.converted_stores import comes_in_pairs, store_pairs
 from nvmath_device.numba_backend.element_types import scalar_type
 from nvmath_device.numba_backend.objects import Call, method, register_value
 from nvmath_device.numba_backend.operands import check_writable
@@ -90,32 +92,42 @@ def _lower_store(context: Any, builder: Any, typ: AccumulatorType, sig: Any, arg
 
 
 def _store(context: Any, builder: Any, typ: AccumulatorType, c_type: Any, this: Any, array: Any) -> None:
-    """The whole tile at once where it lies inside of C and C is laid out as declared; else element by element."""
+    """A tile that lies inside of C: at once where C is laid out as declared; in pairs where these are its types.
+
+    All else element by element.
+    """
     plan = typ.plan
     acc = cgutils.create_struct_proxy(typ)(context, builder, value=this)
     c = emit.array_struct(context, builder, c_type, array)
     shape, strides = extents_of(context, builder, c_type, array), cgutils.unpack_tuple(builder, c.strides, 2)
     data = builder.bitcast(c.data, POINTER)
     names = Functions(context, builder, plan)
-    value = plan.descriptor.value_types[2]
-    if c_type.dtype != typ.element or not plan.is_streamed:
+    start = builder.gep(data, [builder.add(builder.mul(acc.row, strides[0]), builder.mul(acc.column, strides[1]))])
+    is_at_once = c_type.dtype == typ.element and plan.is_streamed
+    is_in_pairs = comes_in_pairs(typ.element, c_type.dtype, plan.fragment_size, plan.execution.sm)  # type: ignore[arg-type]
+    if not is_at_once and not is_in_pairs:
         _store_each(context, builder, typ, names, acc, c_type, data, shape, strides)
         return
-    pitch, step = strides if plan.descriptor.arrangement[2] == ROW_MAJOR else strides[::-1]
-    start = builder.gep(data, [builder.add(builder.mul(acc.row, strides[0]), builder.mul(acc.column, strides[1]))])
-    alignment = plan.descriptor.alignment[2]  # type: ignore[index]
-    odd = builder.and_(builder.or_(builder.ptrtoint(start, LONG), pitch), ir.Constant(LONG, alignment - 1))
-    as_declared = _all(
-        builder,
-        _is_whole(builder, plan, acc, shape),
-        builder.icmp_signed("==", step, ir.Constant(LONG, value.itemsize)),
-        builder.icmp_signed("==", odd, ir.Constant(LONG, 0)),
-    )
-    with builder.if_else(as_declared) as (then, otherwise):
+    conditions = [_is_whole(builder, plan, acc, shape)]
+    if is_at_once:
+        value = plan.descriptor.value_types[2]
+        pitch, step = strides if plan.descriptor.arrangement[2] == ROW_MAJOR else strides[::-1]
+        alignment = plan.descriptor.alignment[2]  # type: ignore[index]
+        odd = builder.and_(builder.or_(builder.ptrtoint(start, LONG), pitch), ir.Constant(LONG, alignment - 1))
+        conditions.append(builder.icmp_signed("==", step, ir.Constant(LONG, value.itemsize)))
+        conditions.append(builder.icmp_signed("==", odd, ir.Constant(LONG, 0)))
+    with builder.if_else(_all(builder, *conditions)) as (then, otherwise):
         with then:
-            ld = builder.sdiv(pitch, ir.Constant(LONG, value.itemsize))
-            target = ByValue("tensor_1s_0s", [start, [ld]])
-            names.call("store", [pipeline(acc.tile), tensor(acc.fragment), target])
+            if is_at_once:
+                ld = builder.sdiv(pitch, ir.Constant(LONG, value.itemsize))
+                target = ByValue("tensor_1s_0s", [start, [ld]])
+                names.call("store", [pipeline(acc.tile), tensor(acc.fragment), target])
+            else:
+                place = _Coordinate(builder, names, acc).in_tile
+                store_pairs(
+                    builder, c_type.dtype, plan.fragment_size,
+                    lambda e: builder.load(_element(context, builder, typ, acc, e)), place, start, strides,
+                )  # fmt: skip
         with otherwise:
             _store_each(context, builder, typ, names, acc, c_type, data, shape, strides)
 
@@ -131,7 +143,7 @@ def _store_each(
             offset = builder.add(*(builder.mul(x, stride) for x, stride in zip(at, strides, strict=True)))
             place = builder.bitcast(builder.gep(data, [offset]), element.as_pointer())
             number = builder.load(_element(context, builder, typ, acc, e))
-            builder.store(context.cast(builder, number, typ.element, c_type.dtype), place)
+            builder.store(converted(context, builder, number, typ.element, c_type.dtype), place)
 
 
 def _resolve_map(typ: AccumulatorType, call: Call) -> Any:
@@ -260,17 +272,17 @@ class _Coordinate:
         self._builder, self._names, self._acc = builder, names, acc
 
     def __call__(self, e: int) -> tuple[Any, Any]:
-        row, column = self._in_tile(e)
+        row, column = self.in_tile(e)
         return _sum(self._builder, self._acc.row, row), _sum(self._builder, self._acc.column, column)
 
     def within(self, e: int, firsts: Any, mosts: Any) -> list[Any]:
         """No further from ``firsts`` than ``mosts``."""
         builder = self._builder
         ends = [builder.trunc(most, INT) for most in mosts]
-        at = [emit.least(builder, builder.trunc(x, INT), end) for x, end in zip(self._in_tile(e), ends, strict=True)]
+        at = [emit.least(builder, builder.trunc(x, INT), end) for x, end in zip(self.in_tile(e), ends, strict=True)]
         return [_sum(builder, first, builder.zext(x, LONG)) for first, x in zip(firsts, at, strict=True)]
 
-    def _in_tile(self, e: int) -> tuple[Any, Any]:
+    def in_tile(self, e: int) -> tuple[Any, Any]:
         return self._names.coordinate(self._acc.state, ir.Constant(INT, e))
 
 

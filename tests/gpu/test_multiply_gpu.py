@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda
@@ -174,6 +175,36 @@ def test_results_of_other_types_and_strides(kind, dtype):
     got = held.copy_to_host()
     assert error(got[:, ::2], want) < bound
     assert np.isnan(got[:, 1::2]).all()
+
+
+# Of C inside of a larger matrix: order, columns to the left, and whether the pitch is an odd number of elements.
+PLACES = {
+    "words": ("C", 2, False),
+    "odd address": ("C", 1, False),
+    "odd pitch": ("C", 2, True),
+    "columns": ("F", 2, False),
+}
+
+
+@pytest.mark.parametrize("kind", ["fast", "any address"])
+@pytest.mark.parametrize("shape", [(256, 512, 128), (301, 601, 128)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("place", PLACES)
+def test_results_of_two_bytes_are_rounded_once_wherever_they_are(kind, shape, dtype, place):
+    """Bit for bit: sums of integers are exact in float32, and many have more bits than the result."""
+    mm, product, _ = KERNELS[kind]
+    (m, n, k), (order, left, is_odd) = shape, PLACES[place]
+    rng = np.random.default_rng(8)
+    a, b = (rng.integers(-30, 31, extents).astype(np.float16) for extents in ((m, k), (k, n)))
+    exact = a.astype(float) @ b.astype(float)
+    want = np.full((m + 3, n + n % 2 + 4 + is_odd), 0x7777, np.uint16, order=order)
+    inside = slice(1, 1 + m), slice(left, left + n)
+    bits = cuda.to_device(want)  # Numba copies no bfloat16 arrays, but views others as such
+    want[inside] = exact.astype(np.float32).astype(dtype).view(np.uint16)
+    assert (exact != exact.astype(dtype).astype(float)).mean() > 0.25
+    b = np.asfortranarray(b) if mm.arrangement.b == COL else b
+    product[configuration(mm, m, n)](cuda.to_device(a), cuda.to_device(b), bits.view(dtype)[inside])
+    np.testing.assert_array_equal(bits.copy_to_host(), want)
 
 
 @cuda.jit(device=True)

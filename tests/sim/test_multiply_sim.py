@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda
@@ -43,14 +44,28 @@ def configuration(m, n):
 
 
 @pytest.mark.parametrize("shape", [(16, 32, 8), (20, 40, 19), (1, 1, 1), (33, 31, 64)], ids=str)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_products_of_any_extents(shape, dtype):
     m, n, _ = shape
     a, b = operands(*shape)
     c = cuda.to_device(np.full((m, n), np.nan, dtype))
     product[configuration(m, n)](cuda.to_device(a), cuda.to_device(b), c)
     want = a.astype(float) @ b.astype(float)
-    np.testing.assert_allclose(c.copy_to_host(), want, atol=1e-5 if dtype == np.float32 else 1e-2)
+    rounding = ml_dtypes.finfo(dtype).eps / 2
+    np.testing.assert_allclose(c.copy_to_host().astype(float), want, rtol=rounding, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_results_of_two_bytes_inside_of_a_larger_matrix(order):
+    """Sums of integers are exact in float32, so that the result is what is nearest to them."""
+    m, n, k = 33, 63, 16
+    rng = np.random.default_rng(8)
+    a, b = (rng.integers(-30, 31, extents).astype(np.float16) for extents in ((m, k), (k, n)))
+    want = np.full((m + 2, n + 2), 77, ml_dtypes.bfloat16, order=order)
+    whole = cuda.to_device(want.copy(order))
+    want[1:-1, 1:-1] = (a.astype(float) @ b.astype(float)).astype(np.float32)
+    product[configuration(m, n)](cuda.to_device(a), cuda.to_device(b), whole[1:-1, 1:-1])
+    np.testing.assert_array_equal(whole.copy_to_host(), want)
 
 
 def test_functions_of_elements_know_their_place():
