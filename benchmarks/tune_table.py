@@ -33,7 +33,6 @@ PRODUCTS = {
     "bf16": (("bfloat16", "bfloat16", "float32"), ALONG_K),
     "tf32": (("tfloat32", "tfloat32", "float32"), ALONG_K),
     "fp8-fp32": (("float8_e4m3fn", "float8_e4m3fn", "float32"), ALONG_K),
-    "fp8-fp16": (("float8_e4m3fn", "float8_e4m3fn", "float16"), ALONG_K),
     "fp32": (("float32",) * 3, ROWS),
     "fp64": (("float64",) * 3, ROWS),
 }
