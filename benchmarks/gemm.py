@@ -69,7 +69,9 @@ class Ours:
 
     @property
     def kernel(self) -> Any:
-        return (fused_kernel if self.fused else product_kernel)(self.matmul, self.choice.depth)
+        if self.fused:
+            return fused_kernel(self.matmul, self.choice.depth)
+        return product_kernel(self.matmul, self.choice.depth, self.case.registers)
 
     @property
     def types(self) -> tuple[Any, ...]:

@@ -33,10 +33,13 @@ _MADE_OF: dict[str, tuple[BlasDeviceFunctionType, tuple[str, ...], tuple[str, ..
     "store": (BlasDeviceFunctionType.COPY, ("fragment", "c"), ("tile",)),
 }
 assert set(_MADE_OF) == set(ROLES)
-# The same of a product of two tiles; what a thread holds of C is the accumulator.
+# The same of a product of two tiles. Its sums are in an accumulator: into a fragment libmathdx would sum each product
+# on its own and add it then, which takes twice the registers, and an addition for each element and turn.
 _TILE_MADE_OF: dict[str, tuple[BlasDeviceFunctionType, tuple[str, ...], tuple[str, ...]]] = {
-    "accumulator_clear": (BlasDeviceFunctionType.CLEAR, ("c",), ()),
-    "execute": (BlasDeviceFunctionType.EXECUTE, ("a", "b", "c"), ()),
+    "accumulator_clear": (BlasDeviceFunctionType.CLEAR, ("accumulator",), ()),
+    "execute": (BlasDeviceFunctionType.EXECUTE, ("a", "b", "accumulator"), ()),
+    "finish": (BlasDeviceFunctionType.FINISH_ACCUMULATION, ("accumulator",), ()),
+    "fragment": (BlasDeviceFunctionType.COPY, ("accumulator", "c"), ()),
     "coordinate": (BlasDeviceFunctionType.MAP_IDX2CRD_PARTITIONER, ("c",), ()),
 }
 assert set(_TILE_MADE_OF) == set(TILE_ROLES)
@@ -112,8 +115,11 @@ def _objects(stack: ExitStack, descriptor: Any, operators: dict[str, Any]) -> tu
 
 
 def _tiles(stack: ExitStack, descriptor: Any, operators: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
-    """Two tiles in shared memory as the descriptor stores them, and C in registers."""
-    kinds = {"a": enums.BlasTensorType.SMEM_A, "b": enums.BlasTensorType.SMEM_B, "c": enums.BlasTensorType.RMEM_C}
+    """Two tiles in shared memory as the descriptor stores them, the sums, and C in registers."""
+    kinds = {
+        "a": enums.BlasTensorType.SMEM_A, "b": enums.BlasTensorType.SMEM_B,
+        "accumulator": enums.BlasTensorType.ACCUMULATOR_C, "c": enums.BlasTensorType.RMEM_C,
+    }  # fmt: skip
     tensors = {
         name: _made(stack, "cublasdxDestroyTensor", "cublasdxCreateTensor", descriptor.handle, kind)
         for name, kind in kinds.items()

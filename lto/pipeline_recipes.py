@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nvmath_device.descriptors import BlockExecution, GemmDescriptor
 
 # What is generated, by role, in the order in which a kernel calls it.
-TILE_ROLES = ("accumulator_clear", "execute", "coordinate")
+TILE_ROLES = ("accumulator_clear", "execute", "finish", "fragment", "coordinate")
 ROLES = (
     "pipeline_create", "tile_create", "accumulator_create", "accumulator_clear", "execute", "finish", "fragment",
     "coordinate", "store", "tile_destroy", "pipeline_destroy",
@@ -40,13 +40,16 @@ def pipeline_recipe(descriptor: GemmDescriptor, execution: BlockExecution, *, de
 
 
 def tile_recipe(descriptor: GemmDescriptor, execution: BlockExecution) -> Recipe:
-    """The recipe of the product of two tiles in shared memory, tightly stored, for a concrete target and block.
+    """The recipe of the product of two tiles in shared memory, for a concrete target, block and leading dimension.
 
     Raises:
         InvalidArgumentError: libmathdx does not multiply these element types.
     """
     fixed = replace(execution, static_block_dim=True, with_pipeline=False, enable_input_streaming=False)
-    return Recipe("cublasdx", gemm_operators(descriptor, fixed, api="TENSORS"), "nvmath_device_tile")
+    operators = gemm_operators(descriptor, fixed, api="TENSORS")
+    if descriptor.leading_dimension != descriptor.tight_leading_dimension:
+        operators = (*operators, ("LEADING_DIMENSION", tuple(descriptor.leading_dimension)))  # type: ignore[arg-type]
+    return Recipe("cublasdx", operators, "nvmath_device_tiles")
 
 
 def symbol_of(recipe: Recipe, role: str) -> str:

@@ -14,7 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nvmath_device.descriptors import NON_TRANSPOSED, ROW_MAJOR, BlockExecution, Dim3, GemmDescriptor, MatrixLayout
+from nvmath_device.descriptors import (
+    NON_TRANSPOSED,
+    ROW_MAJOR,
+    BlockExecution,
+    Dim3,
+    GemmDescriptor,
+    LeadingDimension,
+    MatrixLayout,
+)
 from nvmath_device.errors import CodegenError, InvalidArgumentError, UnsupportedError
 from nvmath_device.frozen import frozen, replace
 from nvmath_device.lto.pipeline_recipes import pipeline_recipe, tile_recipe
@@ -25,6 +33,7 @@ MAX, MOST_STAGES = "max", 16  # libmathdx takes no more
 USUAL_STAGES = 4  # what a depth that is left out is at most: more hide no more, and cost other blocks their room
 THREADS_STAGES = 2  # that threads fill: one is multiplied while the other is fetched
 _STAGE_ALIGNMENT = 128  # bytes
+_ALL_BANKS, _BANKS_APART = 128, 32  # bytes, of shared memory
 BARRIER_BYTES = 16  # of a stage: one for "full", one for "empty"
 # A kernel that makes its pipelines keeps this much beside the stages, where it edits descriptors of tensors.
 RESERVED_BYTES = 1024
@@ -66,17 +75,17 @@ class PipelinePlan:
     def recipe(self) -> Recipe:
         if self.is_streamed:
             return pipeline_recipe(self.descriptor, self.execution, depth=self.depth)
-        return tile_recipe(self.descriptor, self.execution)
+        return tile_recipe(_stored(self.descriptor), self.execution)
 
     @property
     def layouts(self) -> tuple[MatrixLayout, ...]:
-        """The tiles of A, B and C, tightly stored."""
-        return replace(self.descriptor, leading_dimension=self.descriptor.tight_leading_dimension).layouts
+        """The tiles of A, B and C, as threads store them."""
+        return _stored(self.descriptor).layouts
 
     @property
     def tile_bytes(self) -> tuple[int, int]:
         """From the tile of A to that of B in a stage, and from there to the next stage."""
-        a, b = (x.size * v.itemsize for x, v in zip(self.layouts[:2], self.descriptor.value_types, strict=False))
+        a, b = (x.cosize * v.itemsize for x, v in zip(self.layouts[:2], self.descriptor.value_types, strict=False))
         return -(-a // _STAGE_ALIGNMENT) * _STAGE_ALIGNMENT, -(-b // _STAGE_ALIGNMENT) * _STAGE_ALIGNMENT
 
     @property
@@ -110,6 +119,11 @@ class PipelinePlan:
                 raise CodegenError(
                     f"libmathdx made a fragment of {sizes['c']} bytes, nvmath_device has planned for "
                     f"{self.fragment_bytes}"
+                )
+            if sizes["accumulator"] > self.accumulator_bytes:
+                raise CodegenError(
+                    f"libmathdx made an accumulator of {sizes['accumulator']} bytes, nvmath_device has planned for "
+                    f"{self.accumulator_bytes}"
                 )
             return
         have = {
@@ -216,6 +230,19 @@ def missing_for_wgmma(descriptor: GemmDescriptor, execution: BlockExecution) -> 
 
 def _stage_bytes(descriptor: GemmDescriptor) -> int:
     """A tile of A, one of B, and their barriers."""
-    m, n, k = descriptor.size
-    a, b, _ = descriptor.value_types
-    return m * k * a.itemsize + k * n * b.itemsize + BARRIER_BYTES
+    a, b, _ = (x.cosize * v.itemsize for x, v in zip(_stored(descriptor).layouts, descriptor.value_types, strict=True))
+    return a + b + BARRIER_BYTES
+
+
+def _stored(descriptor: GemmDescriptor) -> GemmDescriptor:
+    """With the leading dimensions of the stages: tight ones, but for A and B of float64.
+
+    Of those a half-warp reads 32 bytes of each of four lines at once, which only lie in different banks if a line is 32
+    bytes longer than a multiple of 128. No other element type is multiplied by such instructions.
+    """
+    tight = descriptor.tight_leading_dimension
+    lds = [
+        ld + _BANKS_APART // value.itemsize if value.itemsize == 8 and ld * value.itemsize % _ALL_BANKS == 0 else ld
+        for ld, value in zip(tight[:2], descriptor.value_types, strict=False)
+    ]
+    return replace(descriptor, leading_dimension=LeadingDimension(lds[0], lds[1], tight[2]))

@@ -103,6 +103,16 @@ def test_combining_and_fetching_by_threads_leave_all_in_registers(generated, mm,
     assert code.least_shared == mm.get_pipeline_storage_size(sm=90)
 
 
+def test_what_threads_fetch_is_summed_in_place(generated):
+    """libmathdx adds each product to a fragment afterwards, element by element; not to an accumulator."""
+
+    def kernel(a, b, c):
+        STAGED.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y).store(c)
+
+    code = nd.jit(kernel).build(void(A, float16[:, ::1], C), 90).cubin
+    assert not [i for i in sass.instructions(code) if i.startswith(("FADD", "HADD"))]
+
+
 def test_a_launch_must_have_the_block_and_the_shared_memory(codes):
     for code in codes.values():
         assert code.blocks == ({"block_dim": [256, 1, 1], "exact": True},)

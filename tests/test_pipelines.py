@@ -74,7 +74,7 @@ def test_the_host_knows_the_bytes_to_launch_with():
 # Tiles that threads fetch: tile, types, threads, alignment, target; bytes of the buffer.
 FETCHED = [
     ((128, 128, 16), "float32", 256, 16, SM90A, 2 * 2 * 128 * 16 * 4),
-    ((64, 128, 16), "float64", 256, 16, SM90A, 2 * (64 + 128) * 16 * 8),
+    ((64, 128, 16), "float64", 256, 16, SM90A, 2 * (64 + 128) * (16 + 4) * 8),
     ((128, 256, 64), HALF, 256, 2, SM90A, 2 * (128 + 256) * 64 * 2),
     ((128, 256, 64), HALF, 256, 16, nd.ComputeCapability(8, 0), 2 * (128 + 256) * 64 * 2),
     ((128, 256, 64), HALF, 256, 16, SM90, 2 * (128 + 256) * 64 * 2),  # the chip alone can edit TMA's descriptors
@@ -93,9 +93,12 @@ def test_where_libmathdx_would_read_beyond_the_edges_threads_fetch(size, precisi
     operators = dict(made.recipe.operators)
     assert operators["API"] == "TENSORS"
     assert not {"PIPELINE_DEPTH", "WITH_PIPELINE", "ENABLE_INPUT_STREAMING"} & operators.keys()
-    made.check({"a": 0, "b": 0, "c": made.fragment_bytes})
+    sizes = {"a": 0, "b": 0, "accumulator": made.accumulator_bytes, "c": made.fragment_bytes}
+    made.check(sizes)
     with pytest.raises(CodegenError, match="fragment of 1 bytes"):
-        made.check({"a": 0, "b": 0, "c": 1})
+        made.check({**sizes, "c": 1})
+    with pytest.raises(CodegenError, match=f"accumulator of {made.accumulator_bytes + 1} bytes"):
+        made.check({**sizes, "accumulator": made.accumulator_bytes + 1})
 
 
 def test_tiles_that_threads_fetch_are_stored_tightly():
@@ -103,6 +106,18 @@ def test_tiles_that_threads_fetch_are_stored_tightly():
         (32, 48, 16), "float32", "real", arrangement=(ROW, COL, ROW), block_size=64, leading_dimension=(20, 24, 52)
     )
     assert [x.ld for x in plan(mm).layouts] == [16, 16, 48]
+
+
+@pytest.mark.parametrize("arrangement", [(ROW, ROW, ROW), (COL, ROW, ROW), (ROW, COL, ROW), (COL, COL, COL)])
+def test_four_lines_of_doubles_lie_in_different_banks(arrangement):
+    """A half-warp reads 32 bytes of each; shared memory has 32 banks of 4 bytes."""
+    mm = nd.Matmul((128, 64, 16), "float64", "real", arrangement=arrangement, block_size=256)
+    made = plan(mm)
+    for layout in made.layouts[:2]:
+        banks = {(line * layout.ld * 8 + byte) // 4 % 32 for line in range(4) for byte in range(0, 32, 4)}
+        assert len(banks) == 32
+        assert layout.ld * 8 % 16 == 0  # whole vectors of 16 bytes
+    assert dict(made.recipe.operators)["LEADING_DIMENSION"] == tuple(x.ld for x in made.layouts)
 
 
 def test_a_transposed_operand_is_refused():

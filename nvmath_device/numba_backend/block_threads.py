@@ -25,17 +25,26 @@ def keep_order(builder: Any) -> None:
     builder.call(function, [ir.Constant(_INT, -1)])
 
 
-def _linear_thread(builder: Any) -> Any:
+def keep_loads_before(builder: Any) -> None:
+    """Have the loads that stand before be under way before those behind: a fence for this block.
+
+    A warp's barrier does not last: ptxas drops it where the warp is whole.
+    """
+    fence = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "fence.acq_rel.cta;", "~{memory}", side_effect=True)
+    builder.call(fence, [])
+
+
+def linear_thread(builder: Any) -> Any:
     x, y, z = (nvvmutils.call_sreg(builder, f"tid.{axis}") for axis in "xyz")
     nx, ny = (nvvmutils.call_sreg(builder, f"ntid.{axis}") for axis in "xy")
     return builder.add(x, builder.mul(nx, builder.add(y, builder.mul(ny, z))))
 
 
 def is_first_thread(builder: Any) -> Any:
-    return builder.icmp_unsigned("==", _linear_thread(builder), ir.Constant(_INT, 0))
+    return builder.icmp_unsigned("==", linear_thread(builder), ir.Constant(_INT, 0))
 
 
 def is_first_of_warp(builder: Any) -> Any:
     return builder.icmp_unsigned(
-        "==", builder.and_(_linear_thread(builder), ir.Constant(_INT, 31)), ir.Constant(_INT, 0)
+        "==", builder.and_(linear_thread(builder), ir.Constant(_INT, 31)), ir.Constant(_INT, 0)
     )

@@ -15,8 +15,9 @@ from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.accumulators import new_accumulator
 from nvmath_device.numba_backend.block_threads import barrier
 from nvmath_device.numba_backend.copies import FIRST_WITH_ASYNC_COPY, begin_load
-from nvmath_device.numba_backend.pipeline_calls import INT, LONG, Functions, extents_of, tensor
+from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, LONG, Functions, extents_of, room, tensor
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
+from nvmath_device.numba_backend.vector_fetches import VectorFetch, has_vectors
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
 
 
@@ -36,11 +37,44 @@ def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
     read, so that the next ones may take their place. A single stage needs a second barrier for the latter.
     """
     names = Functions(context, builder, plan)
-    acc = new_accumulator(context, builder, plan)
-    names.call("accumulator_clear", [tensor(acc.fragment)])
+    acc, state = new_accumulator(context, builder, plan), room(builder, BYTE, plan.accumulator_bytes)
+    names.call("accumulator_clear", [tensor(state)])
+    quick = _vector_fetches(context, builder, plan, made, array_types)
+    if quick is None:
+        _loop(context, builder, plan, made, array_types, names, state, None)
+    else:
+        with builder.if_else(_all_possible(builder, quick), likely=True) as (then, otherwise):
+            with then:
+                _loop(context, builder, plan, made, array_types, names, state, quick)
+            with otherwise:
+                _loop(context, builder, plan, made, array_types, names, state, None)
+    _wait(builder, plan)  # for the tiles of a loop without turns
+    barrier(builder)
+    names.call("finish", [tensor(state)])
+    names.call("fragment", [tensor(state), tensor(acc.fragment)])
+    return acc
+
+
+def _loop(
+    context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, names: Functions, state: Any,
+    quick: Any,
+) -> None:  # fmt: skip
+    """Over K. ``quick``: the copies of A and B in vectors, for arrays that have them; each kind has a loop of its own.
+
+    In one loop the code of the other copies, though never run, would take registers from the product.
+    """
     k = plan.descriptor.size.k
     extent = extents_of(context, builder, array_types[0], made.a)[1]
     turns = builder.sdiv(builder.add(extent, ir.Constant(LONG, k - 1)), ir.Constant(LONG, k))
+
+    def fetch(turn: Any) -> None:
+        if quick is None:
+            _fetch(context, builder, plan, made, array_types, turn)
+            return
+        emit.raise_alignment(builder)
+        for copy, tile in zip(quick, _stage(builder, plan, turn), strict=True):
+            copy.begin(builder.mul(turn, ir.Constant(LONG, k)), tile)
+
     with cgutils.for_range(builder, turns) as loop:
         _wait(builder, plan)
         barrier(builder)
@@ -48,16 +82,32 @@ def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
         is_there = builder.icmp_signed("<", following, turns)
         if plan.depth > 1:
             with builder.if_then(is_there):
-                _fetch(context, builder, plan, made, array_types, following)
+                fetch(following)
         a, b = _stage(builder, plan, loop.index)
-        names.call("execute", [tensor(a), tensor(b), tensor(acc.fragment)])
+        names.call("execute", [tensor(a), tensor(b), tensor(state)])
         if plan.depth == 1:
             barrier(builder)
             with builder.if_then(is_there):
-                _fetch(context, builder, plan, made, array_types, following)
-    _wait(builder, plan)  # for the tiles of a loop without turns
-    barrier(builder)
-    return acc
+                fetch(following)
+
+
+def _vector_fetches(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> Any:
+    """The copies of A and B in vectors; ``None`` where tiles or the target do not have them."""
+    threads, values = plan.block_dim.size, plan.descriptor.value_types
+    has = (has_vectors(layout, value, threads) for layout, value in zip(plan.layouts[:2], values, strict=False))
+    if not all(has) or plan.execution.sm < FIRST_WITH_ASYNC_COPY:  # type: ignore[operator]
+        return None
+    firsts = (builder.load(builder.gep(made.place, [ir.Constant(INT, axis)], inbounds=True)) for axis in (0, 1))
+    operands = zip(plan.layouts, values, array_types, (made.a, made.b), (1, 0), firsts, strict=False)
+    return [
+        VectorFetch(context, builder, layout, value, threads, array_type, array, axis, first)
+        for layout, value, array_type, array, axis, first in operands
+    ]
+
+
+def _all_possible(builder: Any, fetches: Any) -> Any:
+    a, b = (copy.is_possible() for copy in fetches)
+    return builder.and_(a, b)
 
 
 def destroy(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> None:

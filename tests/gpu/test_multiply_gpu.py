@@ -21,6 +21,11 @@ SINGLE = nd.Matmul(
     (128, 128, 16), "float32", "real", arrangement=(ROW,) * 3, block_size=256, alignment=nd.MAX_ALIGNMENT
 )
 DOUBLE = nd.Matmul((64, 96, 16), "float64", "real", arrangement=(COL, COL, COL), block_size=96)
+# Each thread has as many pieces of 16 bytes of A and B, unlike DOUBLE: another loop over K, where addresses allow it.
+DOUBLE_ROWS, DOUBLE_ALONG_MN = (
+    nd.Matmul((128, 64, 16), "float64", "real", arrangement=order, block_size=256, alignment=nd.MAX_ALIGNMENT)
+    for order in ((ROW, ROW, ROW), (COL, ROW, ROW))
+)
 BOUND = 1e-5  # norm-wise; sums of float32 products over K up to 4096
 
 
@@ -45,7 +50,14 @@ def kernels_of(mm):
 
 KERNELS = {
     name: (mm, *kernels_of(mm))
-    for name, mm in {"fast": FAST, "any address": ANY_ADDRESS, "single": SINGLE, "double": DOUBLE}.items()
+    for name, mm in {
+        "fast": FAST,
+        "any address": ANY_ADDRESS,
+        "single": SINGLE,
+        "double": DOUBLE,
+        "double rows": DOUBLE_ROWS,
+        "double along mn": DOUBLE_ALONG_MN,
+    }.items()
 }
 
 
@@ -93,14 +105,15 @@ def error(got, want):
 
 FAST_SHAPES = [(128, 256, 64), (1000, 500, 1504), (129, 264, 72), (1, 2, 8), (130, 1030, 2048), (4096, 520, 128)]
 ANY_SHAPES = [(1000, 500, 1500), (257, 255, 259), (1, 1, 1), (64, 64, 1), (65, 33, 31), (300, 200, 4099)]
-ODD_SHAPES = [(1000, 500, 1500), (4097, 4095, 4099), (128, 96, 2)]
+DOUBLES = ("double", "double rows", "double along mn")
+ODD_SHAPES = [(1000, 500, 1500), (132, 68, 20), (4097, 4095, 4099), (128, 96, 2)]
 
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
     [("fast", s) for s in FAST_SHAPES]
     + [("any address", s) for s in ANY_SHAPES]
-    + [(kind, s) for kind in ("any address", "single", "double") for s in ODD_SHAPES],
+    + [(kind, s) for kind in ("any address", "single", *DOUBLES) for s in ODD_SHAPES],
     ids=str,
 )
 def test_products_of_any_extents(kind, shape):
@@ -114,7 +127,7 @@ def test_products_of_any_extents(kind, shape):
     product[configuration(mm, m, n)](on_gpu_a, on_gpu_b, c)
     want = a.astype(float) @ b.astype(float)
     got = whole.copy_to_host()
-    assert error(got[8 : 8 + m, 8 : 8 + n], want) < (BOUND if kind != "double" else 1e-13)
+    assert error(got[8 : 8 + m, 8 : 8 + n], want) < (1e-13 if kind in DOUBLES else BOUND)
     assert (got == 77).sum() == got.size - m * n
 
 
