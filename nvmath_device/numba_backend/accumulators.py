@@ -16,7 +16,7 @@ from numba.cuda.typing.templates import signature
 
 from nvmath_device.descriptors import ROW_MAJOR
 from nvmath_device.numba_backend import emit
-from nvmath_device.numba_backend.block_threads import barrier, keep_loads_before, keep_order
+from nvmath_device.numba_backend.block_threads import barrier, keep_order
 from nvmath_device.numba_backend.conversions import converted
 from nvmath_device.numba_backend.converted_stores import comes_in_pairs, store_pairs
 from nvmath_device.numba_backend.element_types import scalar_type
@@ -189,27 +189,10 @@ def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, a
     elements = _Elements(context, builder, typ, this)
     call = _function_call(context, builder, function, (typ.element, x_type.dtype, *_PLACE, *rest_types), typ.element)
     x = emit.array_struct(context, builder, x_type, array)
-    size = typ.plan.fragment_size
-
-    def put(e: int, at: Any, value: Any) -> None:
-        elements.put(e, call([elements.get(e), value, *at, *rest]))
-
-    def loaded(place: Any, batch: Any) -> list[Any]:
-        places = [(e, place(e)) for e in batch]
-        return [(e, at, _load(context, builder, x_type, x, at)) for e, at in places]
-
-    for place, is_inside in zip(elements.places(), (True, False), strict=True):
-        if not is_inside:  # each address takes registers of its own there, so that few loads fit
-            for e in range(size):
-                put(*loaded(place, [e])[0])
-            continue
-        batches = [range(first, min(first + _AT_ONCE, size)) for first in range(0, size, _AT_ONCE)]
-        following = loaded(place, batches[0])
-        for after in [*batches[1:], range(0)]:
-            there, following = following, loaded(place, after)
-            keep_loads_before(builder)
-            for each in there:
-                put(*each)
+    for place in elements.places():
+        for e in range(typ.plan.fragment_size):
+            at = place(e)
+            elements.put(e, call([elements.get(e), _load(context, builder, x_type, x, at), *at, *rest]))
     return elements.made()
 
 
@@ -222,7 +205,6 @@ def _load(context: Any, builder: Any, array_type: Any, array: Any, place: Any) -
 
 
 _PLACE = (types.int64, types.int64)
-_AT_ONCE = 32  # elements whose loads are under way while as many are worked on; left to itself ptxas has two to five
 _IN_ORDER = 16  # elements: further ahead than that, what a function loads would not find registers
 
 

@@ -25,15 +25,6 @@ def keep_order(builder: Any) -> None:
     builder.call(function, [ir.Constant(_INT, -1)])
 
 
-def keep_loads_before(builder: Any) -> None:
-    """Have the loads that stand before be under way before those behind: a fence for this block.
-
-    A warp's barrier does not last: ptxas drops it where the warp is whole.
-    """
-    fence = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "fence.acq_rel.cta;", "~{memory}", side_effect=True)
-    builder.call(fence, [])
-
-
 def linear_thread(builder: Any) -> Any:
     x, y, z = (nvvmutils.call_sreg(builder, f"tid.{axis}") for axis in "xyz")
     nx, ny = (nvvmutils.call_sreg(builder, f"ntid.{axis}") for axis in "xy")
