@@ -17,7 +17,6 @@ def _all(enum: EnumMeta, reason: str, *, but: Iterable[str] = ()) -> dict[str, s
 
 
 _MAPS = "where elements of suggested layouts in shared memory are is left to libmathdx's copies"
-_STATES = "outside of pipelines an accumulator is a fragment, without a state of its own"
 _TRSM = "triangular solve: not offered yet"
 _WARP = "libmathdx 0.4.2 refuses warp execution for GEMM and FFT (status 1)"
 _ABI = "foreign calling convention; Numba calls the native one"
@@ -30,7 +29,6 @@ _CHOSEN = "libmathdx chooses between its own PTX and LTO-IR implementations"
 #: "Enum.MEMBER" -> why it is not offered.
 NOT_OFFERED: dict[str, str] = {
     **_all(enums.BlasMemorySpace, "the kind of a tensor says in which memory it is", but=["GMEM"]),
-    "BlasTensorType.ACCUMULATOR_C": _STATES,
     "BlasTensorTrait.UID": "deprecated in favour of OPAQUE_NAME",
     "BlasTensorTrait.OPAQUE_NAME": "tensors stay with the descriptor that they were made for",
     "BlasTensorTrait.MEMORY_SPACE": _KNOWN,
