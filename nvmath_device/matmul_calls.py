@@ -49,7 +49,7 @@ class MatmulCalls:
 
         Guarantees that a, b and the shared memory are no longer used when it returns, in any thread of the block. With
         ``alignment`` of 16 the addresses and leading dimensions of a and b must be multiples of 16 bytes; on Hopper
-        they are then fetched by TMA where :meth:`path` says so, else by the block's threads, through two stages.
+        they are then fetched by TMA where :meth:`path` says so, else by the block's threads, in two to four stages.
         Nothing outside of a and b is read. Real element types only, and no ``transpose_mode``.
         """
         return call_in_kernel("Matmul.multiply", "matmul_multiply", self, args, kwargs)

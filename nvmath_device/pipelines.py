@@ -27,11 +27,13 @@ from nvmath_device.errors import CodegenError, InvalidArgumentError, Unsupported
 from nvmath_device.frozen import frozen, replace
 from nvmath_device.lto.pipeline_recipes import pipeline_recipe, tile_recipe
 from nvmath_device.lto.recipes import Recipe
+from nvmath_device.own_products import OwnProduct, own_product
 from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability, chip_of
 
 MAX, MOST_STAGES = "max", 16  # libmathdx takes no more
 USUAL_STAGES = 4  # what a depth that is left out is at most: more hide no more, and cost other blocks their room
 THREADS_STAGES = 2  # that threads fill: one is multiplied while the other is fetched
+OWN_STAGES, MOST_OWN_STAGES = 3, 4  # that threads fill for products of our own, where left open and at most
 _STAGE_ALIGNMENT = 128  # bytes
 _ALL_BANKS, _BANKS_APART = 128, 32  # bytes, of shared memory
 BARRIER_BYTES = 16  # of a stage: one for "full", one for "empty"
@@ -55,11 +57,13 @@ class PipelinePlan:
     Attributes:
         descriptor, execution: one block's tile, for a concrete target and block.
         depth: stages.
+        own: the product of two tiles, where that is not libmathdx's.
     """
 
     descriptor: GemmDescriptor
     execution: BlockExecution
     depth: int
+    own: OwnProduct | None = None
 
     @property
     def block_dim(self) -> Dim3:
@@ -73,6 +77,8 @@ class PipelinePlan:
 
     @property
     def recipe(self) -> Recipe:
+        """Of libmathdx's code, which a product of our own does without."""
+        assert self.own is None
         if self.is_streamed:
             return pipeline_recipe(self.descriptor, self.execution, depth=self.depth)
         return tile_recipe(_stored(self.descriptor), self.execution)
@@ -80,7 +86,18 @@ class PipelinePlan:
     @property
     def layouts(self) -> tuple[MatrixLayout, ...]:
         """The tiles of A, B and C, as threads store them."""
-        return _stored(self.descriptor).layouts
+        own, layouts = self.own, _stored(self.descriptor).layouts
+        return layouts if own is None else (own.a, own.b, layouts[2])
+
+    @property
+    def name(self) -> str:
+        """Which tells plans apart whose code is not the same."""
+        code = f"own product in {self.descriptor.precision.a}, {', '.join(self.descriptor.arrangement)}"
+        if self.own is None:
+            code = self.recipe.symbol
+        block, sm = tuple(self.block_dim), self.execution.sm
+        # The symbol does not tell how many stages threads fill.
+        return f"{self.descriptor.size} ({code}) in {self.depth} stages by {block} for {sm and sm.sm}"
 
     @property
     def tile_bytes(self) -> tuple[int, int]:
@@ -170,12 +187,21 @@ def pipeline_plan(
             f"multiply: two stages of {stage:,} bytes do not fit into the {room:,} bytes of shared memory that a block "
             f"of {sm.sm} has for them; take a smaller tile"
         )
+    given = depth
     if depth is None or depth == MAX:
         depth = most if depth else min(most, USUAL_STAGES)
     if not isinstance(depth, int) or not 1 <= depth <= most:
         raise InvalidArgumentError(f"depth: {depth!r} is not allowed; give 1 to {most} stages, or 'max'")
     plan = PipelinePlan(descriptor, replace(execution, sm=sm), depth)
-    return plan if plan.is_streamed else replace(plan, depth=min(depth, THREADS_STAGES))
+    if plan.is_streamed:
+        return plan
+    own = own_product(descriptor, plan.execution)
+    if own is not None:
+        most = min(room // sum(replace(plan, own=own).tile_bytes), MOST_OWN_STAGES)
+        stages = min(most, OWN_STAGES if given is None else depth)
+        if stages > 1:
+            return replace(plan, depth=stages, own=own)
+    return replace(plan, depth=min(depth, THREADS_STAGES))
 
 
 def storage_bytes(descriptor: GemmDescriptor, execution: BlockExecution, *, depth: int | str | None) -> int:

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from numba import cuda
-from numba.cuda.types import bfloat16, complex64, float16, float32, int32, int64, void
+from numba.cuda.types import bfloat16, complex64, float16, float32, float64, int32, int64, void
 
 import nvmath_device as nd
 from nvmath_device.errors import KernelOnlyError, KernelTypingError
@@ -111,6 +112,36 @@ def test_what_threads_fetch_is_summed_in_place(generated):
 
     code = nd.jit(kernel).build(void(A, float16[:, ::1], C), 90).cubin
     assert not [i for i in sass.instructions(code) if i.startswith(("FADD", "HADD"))]
+
+
+OWN_SINGLES, OWN_DOUBLES = (
+    nd.Matmul((64, 64, 16), precision, "real", arrangement=("row_major",) * 3, block_size=128)
+    for precision in ("float32", "float64")
+)
+
+
+# 16 steps of 32 numbers, and two steps of 2 x 4 pieces; once for copies of 16 bytes, and once for all arrays.
+@pytest.mark.parametrize(
+    ("mm", "element", "unit", "count"),
+    [(OWN_SINGLES, float32, "FFMA", 2 * 16 * 32), (OWN_DOUBLES, float64, "DMMA", 2 * 2 * 2 * 4)],
+    ids=["float32", "float64"],
+)
+def test_a_product_of_our_own_is_straight_code_in_registers(mm, element, unit, count, monkeypatch):
+    monkeypatch.setattr(codegen, "codes", lambda recipes: pytest.fail(f"asked libmathdx for {recipes}"))
+
+    def kernel(a, b, c):
+        mm.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y).store(c)
+
+    matrix = element[:, ::1]
+    code = nd.jit(kernel).build(void(matrix, matrix, matrix), 90)
+    found = sass.instructions(code.cubin)
+    counted = Counter(x.partition(".")[0] for x in found)
+    assert counted[unit] == count
+    assert not {"LDL", "STL", "CALL"} & counted.keys()
+    assert {"LDS.128", "STG.E.128", "LDGSTS.E.BYPASS.128"} <= set(found)
+    assert (code.blocks, code.least_shared) == (
+        ({"block_dim": [128, 1, 1], "exact": True},), mm.get_pipeline_storage_size(sm=90),
+    )  # fmt: skip
 
 
 def test_a_launch_must_have_the_block_and_the_shared_memory(codes):

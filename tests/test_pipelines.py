@@ -73,8 +73,8 @@ def test_the_host_knows_the_bytes_to_launch_with():
 
 # Tiles that threads fetch: tile, types, threads, alignment, target; bytes of the buffer.
 FETCHED = [
-    ((128, 128, 16), "float32", 256, 16, SM90A, 2 * 2 * 128 * 16 * 4),
-    ((64, 128, 16), "float64", 256, 16, SM90A, 2 * (64 + 128) * (16 + 4) * 8),
+    ((128, 128, 16), "float32", 256, 16, nd.ComputeCapability(7, 5), 2 * 2 * 128 * 16 * 4),
+    ((64, 128, 16), "float64", 256, 16, nd.ComputeCapability(8, 0), 2 * (64 + 128) * (16 + 4) * 8),
     ((128, 256, 64), HALF, 256, 2, SM90A, 2 * (128 + 256) * 64 * 2),
     ((128, 256, 64), HALF, 256, 16, nd.ComputeCapability(8, 0), 2 * (128 + 256) * 64 * 2),
     ((128, 256, 64), HALF, 256, 16, SM90, 2 * (128 + 256) * 64 * 2),  # the chip alone can edit TMA's descriptors
@@ -112,7 +112,7 @@ def test_tiles_that_threads_fetch_are_stored_tightly():
 def test_four_lines_of_doubles_lie_in_different_banks(arrangement):
     """A half-warp reads 32 bytes of each; shared memory has 32 banks of 4 bytes."""
     mm = nd.Matmul((128, 64, 16), "float64", "real", arrangement=arrangement, block_size=256)
-    made = plan(mm)
+    made = plan(mm, sm=nd.ComputeCapability(8, 0))
     for layout in made.layouts[:2]:
         banks = {(line * layout.ld * 8 + byte) // 4 % 32 for line in range(4) for byte in range(0, 32, 4)}
         assert len(banks) == 32

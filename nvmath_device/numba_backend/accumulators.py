@@ -22,17 +22,18 @@ from nvmath_device.numba_backend.converted_stores import comes_in_pairs, store_p
 from nvmath_device.numba_backend.element_types import scalar_type
 from nvmath_device.numba_backend.objects import Call, method, register_value
 from nvmath_device.numba_backend.operands import check_writable
+from nvmath_device.numba_backend.own_elements import elements_of
 from nvmath_device.numba_backend.pipeline_calls import (
     INT,
     LONG,
     POINTER,
     ByValue,
-    Functions,
     extents_of,
     pipeline,
     room,
     tensor,
 )
+from nvmath_device.numba_backend.vector_stores import are_vectors, comes_in_vectors, store_vectors
 from nvmath_device.pipelines import PipelinePlan
 
 
@@ -41,8 +42,7 @@ class AccumulatorType(types.Type):
 
     def __init__(self, plan: PipelinePlan) -> None:
         self.plan = plan
-        stages = f"{plan.depth} stages"  # which the symbol does not tell where threads fetch tiles
-        super().__init__(f"accumulator of {plan.descriptor.size} ({plan.recipe.symbol}) in {stages}")
+        super().__init__(f"accumulator of {plan.name}")
 
     @property
     def element(self) -> Any:
@@ -92,20 +92,21 @@ def _lower_store(context: Any, builder: Any, typ: AccumulatorType, sig: Any, arg
 
 
 def _store(context: Any, builder: Any, typ: AccumulatorType, c_type: Any, this: Any, array: Any) -> None:
-    """A tile that lies inside of C: at once where C is laid out as declared; in pairs where these are its types.
+    """A tile that lies inside of C: at once, or in vectors, where C is laid out as declared.
 
-    All else element by element.
+    In pairs where these are its types. All else element by element.
     """
     plan = typ.plan
     acc = cgutils.create_struct_proxy(typ)(context, builder, value=this)
     c = emit.array_struct(context, builder, c_type, array)
     shape, strides = extents_of(context, builder, c_type, array), cgutils.unpack_tuple(builder, c.strides, 2)
     data = builder.bitcast(c.data, POINTER)
-    names = Functions(context, builder, plan)
+    names = elements_of(context, builder, plan)
     start = builder.gep(data, [builder.add(builder.mul(acc.row, strides[0]), builder.mul(acc.column, strides[1]))])
     is_at_once = c_type.dtype == typ.element and plan.is_streamed
+    is_in_vectors = c_type.dtype == typ.element and comes_in_vectors(plan)
     is_in_pairs = comes_in_pairs(typ.element, c_type.dtype, plan.fragment_size, plan.execution.sm)  # type: ignore[arg-type]
-    if not is_at_once and not is_in_pairs:
+    if not (is_at_once or is_in_vectors or is_in_pairs):
         _store_each(context, builder, typ, names, acc, c_type, data, shape, strides)
         return
     conditions = [_is_whole(builder, plan, acc, shape)]
@@ -116,18 +117,22 @@ def _store(context: Any, builder: Any, typ: AccumulatorType, c_type: Any, this: 
         odd = builder.and_(builder.or_(builder.ptrtoint(start, LONG), pitch), ir.Constant(LONG, alignment - 1))
         conditions.append(builder.icmp_signed("==", step, ir.Constant(LONG, value.itemsize)))
         conditions.append(builder.icmp_signed("==", odd, ir.Constant(LONG, 0)))
+    if is_in_vectors:
+        conditions.append(are_vectors(builder, plan, start, strides))
+    load, place = (
+        (lambda e: builder.load(_element(context, builder, typ, acc, e))),
+        _Coordinate(builder, names, acc).in_tile,
+    )
     with builder.if_else(_all(builder, *conditions)) as (then, otherwise):
         with then:
             if is_at_once:
                 ld = builder.sdiv(pitch, ir.Constant(LONG, value.itemsize))
                 target = ByValue("tensor_1s_0s", [start, [ld]])
                 names.call("store", [pipeline(acc.tile), tensor(acc.fragment), target])
+            elif is_in_vectors:
+                store_vectors(builder, plan, load, place, start, strides)
             else:
-                place = _Coordinate(builder, names, acc).in_tile
-                store_pairs(
-                    builder, c_type.dtype, plan.fragment_size,
-                    lambda e: builder.load(_element(context, builder, typ, acc, e)), place, start, strides,
-                )  # fmt: skip
+                store_pairs(builder, c_type.dtype, plan.fragment_size, load, place, start, strides)
         with otherwise:
             _store_each(context, builder, typ, names, acc, c_type, data, shape, strides)
 
@@ -230,7 +235,7 @@ class _Elements:
         self._context, self._builder, self._typ = context, builder, typ
         self._acc, self._made = (cgutils.create_struct_proxy(typ)(context, builder, value=this) for _ in range(2))
         self._made.fragment = room(builder, context.get_data_type(typ.element), typ.plan.fragment_size)
-        self._coordinate = _Coordinate(builder, Functions(context, builder, typ.plan), self._acc)
+        self._coordinate = _Coordinate(builder, elements_of(context, builder, typ.plan), self._acc)
 
     def places(self) -> Iterator[Callable[[int], Any]]:
         """What gives an element's row and column in C; twice, for code of tiles inside of C and for others.
@@ -268,7 +273,7 @@ class _Elements:
 class _Coordinate:
     """(row, column) in C of an element of this thread. Emitted one by one, so that the fragment stays in registers."""
 
-    def __init__(self, builder: Any, names: Functions, acc: Any) -> None:
+    def __init__(self, builder: Any, names: Any, acc: Any) -> None:
         self._builder, self._names, self._acc = builder, names, acc
 
     def __call__(self, e: int) -> tuple[Any, Any]:

@@ -107,6 +107,7 @@ class Lowered:
             linked = _to_link(library, options.get("link") or ())
             self._linked = [code for code in linked if not isinstance(code, DynamicShared)]
             self._least_shared = max((code.end for code in linked if isinstance(code, DynamicShared)), default=0)
+            self._blocks = _blocks(linked)
             _refuse_what_needs_numba(library, self._linked, arch)
             codes = [library.get_ltoir(cc=arch)] if self._lto else library.get_asm_strs(cc=arch)
             self._own = tuple(("ltoir" if self._lto else "ptx", _bytes(code)) for code in codes)
@@ -125,7 +126,7 @@ class Lowered:
         library = result.library
         llvm_kernel = library.get_function(result.fndesc.llvm_func_name)
         kernel_fixup(llvm_kernel, debug=not self._lto)
-        blocks = [code.block for code in library._linking_files if isinstance(code, Generated) and code.block]
+        blocks = _blocks(library._linking_files)
         if blocks and self._lto:  # also where they are called by helpers, of which lowering binds no kernel
             emit.bound_function(llvm_kernel, max(block.block_dim.size for block in blocks))
         nvvm.set_launch_bounds(llvm_kernel, options.get("launch_bounds"))
@@ -142,7 +143,7 @@ class Lowered:
             linked=tuple(_module(code, self._target, self._options) for code in self._linked),
             cooperative=self._cooperative,
             parameters=self._parameters,
-            blocks=tuple(sorted({code.block for code in self.generated if code.block is not None})),
+            blocks=tuple(sorted(self._blocks)),
             least_shared=self._least_shared,
             target=self._link_target(),
         )
@@ -168,6 +169,11 @@ def compile_modules(
         CodegenError: libmathdx refused one of the functions that the kernel calls.
     """
     return Lowered(kernel, signature, target, options, name=name).modules()
+
+
+def _blocks(linked: Iterable[Any]) -> set[RequiredBlock]:
+    """What blocks the code to be linked must be called by."""
+    return {code.block for code in linked if isinstance(code, Generated | DynamicShared) and code.block is not None}
 
 
 # -- what is linked --------------------------------------------------------------------------------------------

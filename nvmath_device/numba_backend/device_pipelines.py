@@ -11,9 +11,10 @@ from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
 
 from nvmath_device.matmul import Matmul
-from nvmath_device.numba_backend import debug_checks, emit, staged_tiles, streamed_tiles
+from nvmath_device.numba_backend import debug_checks, emit, own_tiles, staged_tiles, streamed_tiles
 from nvmath_device.numba_backend.accumulators import AccumulatorType
 from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
+from nvmath_device.numba_backend.generated import RequiredBlock
 from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline_target, register_value
 from nvmath_device.numba_backend.operands import check_order, check_view
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER, extents_of, pitch_of, room
@@ -25,12 +26,13 @@ class PipelineType(types.Type):
 
     def __init__(self, plan: PipelinePlan, arrays: tuple[types.Array, types.Array]) -> None:
         self.plan, self.arrays = plan, arrays
-        stages = f"{plan.depth} stages"  # which the symbol does not tell where threads fetch tiles
-        super().__init__(f"pipeline of {plan.descriptor.size} ({plan.recipe.symbol}) in {stages} for {arrays}")
+        super().__init__(f"pipeline of {plan.name} for {arrays}")
 
     @property
     def tiles(self) -> Any:
         """How tiles are fetched."""
+        if self.plan.own is not None:
+            return own_tiles
         return streamed_tiles if self.plan.is_streamed else staged_tiles
 
 
@@ -50,7 +52,7 @@ def create(context: Any, builder: Any, typ: PipelineType, arrays: Any) -> Any:
     if is_debug():
         _check_at_run_time(context, builder, typ.plan, typ.arrays, arrays)
     emit.bound_threads(builder, typ.plan.block_dim.size)
-    uses_dynamic_shared(context, typ.plan.buffer_bytes)
+    uses_dynamic_shared(context, typ.plan.buffer_bytes, RequiredBlock(typ.plan.block_dim, exact=True))
     made = cgutils.create_struct_proxy(typ)(context, builder)
     made.a, made.b = arrays[:2]
     made.place = builder.bitcast(room(builder, LONG, 2), LONG.as_pointer())

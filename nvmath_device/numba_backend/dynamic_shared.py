@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A note beside a kernel's code that it uses dynamic shared memory, and how much of it at least."""
+"""A note beside a kernel's code that it uses dynamic shared memory: how much at least, and called by what block."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from numba.cuda.cudadrv.linkable_code import PTXSource
 
+from nvmath_device.numba_backend.generated import RequiredBlock
 from nvmath_device.numba_backend.loading import allow_dynamic_shared_memory
 
 _NO_CODE = b".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -16,19 +17,23 @@ _NO_CODE = b".version 7.0\n.target sm_70\n.address_size 64\n"
 class DynamicShared(PTXSource):
     """Code without functions, as Numba links it, that says where the dynamic memory used by a kernel ends, in bytes.
 
-    Where Numba loads the kernel, it has more than 48 KiB allowed.
+    ``block`` is what must call the code that uses it, where that matters. Where Numba loads the kernel, it has more
+    than 48 KiB allowed.
     """
 
-    def __init__(self, end: int) -> None:
+    def __init__(self, end: int, block: RequiredBlock | None) -> None:
         super().__init__(_NO_CODE, name=f"dynamic_shared_{end}", setup_callback=allow_dynamic_shared_memory)
-        self.end = end
+        self.end, self.block = end, block
 
 
 @cache
-def _note(end: int) -> DynamicShared:
-    return DynamicShared(end)
+def _note(end: int, block: RequiredBlock | None) -> DynamicShared:
+    return DynamicShared(end, block)
 
 
-def uses_dynamic_shared(context: Any, end: int) -> None:
-    """Say of the function being compiled that it uses so many bytes of the launch's dynamic shared memory."""
-    context.active_code_library.add_linking_file(_note(end))
+def uses_dynamic_shared(context: Any, end: int, block: RequiredBlock | None = None) -> None:
+    """Say of the function being compiled that it uses so many bytes of the launch's dynamic shared memory.
+
+    ``block`` is the block that must call it, if not any will do.
+    """
+    context.active_code_library.add_linking_file(_note(end, block))

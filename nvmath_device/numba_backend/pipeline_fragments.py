@@ -16,8 +16,8 @@ from numba.cuda.models import register_model
 
 from nvmath_device.matmul import Matmul
 from nvmath_device.numba_backend.device_pipelines import pipeline_of
+from nvmath_device.numba_backend.own_elements import elements_of
 from nvmath_device.numba_backend.pipeline_calls import INT, POINTER, ByValue, pipeline, room, tensor
-from nvmath_device.numba_backend.pipeline_calls import Functions as PipelineFunctions
 from nvmath_device.numba_backend.tensor_types import TensorAccumulatorType, TensorType, plan_of
 from nvmath_device.numba_backend.tensor_values import unpacked
 from nvmath_device.pipelines import PipelinePlan
@@ -94,7 +94,7 @@ class _Functions:
 
     def __init__(self, context: Any, builder: Any, plan: PipelinePlan, objects: Any) -> None:
         self._context, self._builder, self._plan, self._objects = context, builder, plan, objects
-        self._names = PipelineFunctions(context, builder, plan)
+        self._names = elements_of(context, builder, plan)
 
     def coordinate(self, index: Any) -> tuple[Any, Any]:
         state = self._object(STATE) if self._plan.is_streamed else None

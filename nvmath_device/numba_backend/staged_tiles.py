@@ -15,9 +15,11 @@ from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.accumulators import new_accumulator
 from nvmath_device.numba_backend.block_threads import barrier
 from nvmath_device.numba_backend.copies import FIRST_WITH_ASYNC_COPY, begin_load
+from nvmath_device.numba_backend.memory import near_address
 from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, LONG, Functions, extents_of, room, tensor
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
-from nvmath_device.numba_backend.vector_fetches import VectorFetch, has_vectors
+from nvmath_device.numba_backend.vector_fetches import VectorFetch
+from nvmath_device.own_products import has_vectors
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
 
 
@@ -73,7 +75,7 @@ def _loop(
             return
         emit.raise_alignment(builder)
         for copy, tile in zip(quick, _stage(builder, plan, turn), strict=True):
-            copy.begin(builder.mul(turn, ir.Constant(LONG, k)), tile)
+            copy.begin(builder.trunc(near_address(builder, tile), INT))
 
     with cgutils.for_range(builder, turns) as loop:
         _wait(builder, plan)
@@ -92,15 +94,17 @@ def _loop(
 
 
 def _vector_fetches(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> Any:
-    """The copies of A and B in vectors; ``None`` where tiles or the target do not have them."""
+    """The copies of A and B in vectors, behind the first tiles; ``None`` where tiles or the target do not have them."""
     threads, values = plan.block_dim.size, plan.descriptor.value_types
-    has = (has_vectors(layout, value, threads) for layout, value in zip(plan.layouts[:2], values, strict=False))
+    has = (
+        has_vectors(layout, value.itemsize, threads) for layout, value in zip(plan.layouts[:2], values, strict=False)
+    )
     if not all(has) or plan.execution.sm < FIRST_WITH_ASYNC_COPY:  # type: ignore[operator]
         return None
     firsts = (builder.load(builder.gep(made.place, [ir.Constant(INT, axis)], inbounds=True)) for axis in (0, 1))
     operands = zip(plan.layouts, values, array_types, (made.a, made.b), (1, 0), firsts, strict=False)
     return [
-        VectorFetch(context, builder, layout, value, threads, array_type, array, axis, first)
+        VectorFetch(context, builder, layout, value, threads, array_type, array, axis, first, 1)
         for layout, value, array_type, array, axis, first in operands
     ]
 

@@ -16,98 +16,118 @@ from nvmath_device.descriptors import ROW_MAJOR, MatrixLayout
 from nvmath_device.dtypes import ValueType
 from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.block_threads import linear_thread
-from nvmath_device.numba_backend.memory import far_address, near_address
+from nvmath_device.numba_backend.memory import far_address
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER
+from nvmath_device.own_products import VECTOR_BYTES, inner_outer
 
-_VECTOR = 16  # bytes
-_MOST_ELEMENTS = 2**24
-
-
-def has_vectors(layout: MatrixLayout, value: ValueType, threads: int) -> bool:
-    """Whether the threads share a tile's pieces evenly, each with as many, all in the same place of their lines."""
-    inner, outer = _extents(layout)
-    if inner * value.itemsize % _VECTOR or layout.ld * value.itemsize % _VECTOR:
-        return False
-    per_line = inner * value.itemsize // _VECTOR
-    return threads % per_line == 0 and per_line * outer % threads == 0
+_MOST_ELEMENTS = 2**27  # of up to 8 bytes
 
 
 class VectorFetch:
     """The copies of the tiles of A (``axis`` 1, along which K goes) or B (``axis`` 0) from one row or column of tiles.
 
-    ``first``: of C along the other axis, an int64. What is emitted here is worked out once, before the loop.
+    ``first``: of C along the other axis, an int64. ``turn``: which tile along K comes first. What is emitted here is
+    worked out once, before the loop.
     """
 
     def __init__(
         self, context: Any, builder: Any, layout: MatrixLayout, value: ValueType, threads: int, array_type: Any,
-        array: Any, axis: int, first: Any,
+        array: Any, axis: int, first: Any, turn: int,
     ) -> None:  # fmt: skip
         self._builder, self._value, self._layout = builder, value, layout
         view = emit.array_struct(context, builder, array_type, array)
         shape, strides = (cgutils.unpack_tuple(builder, t, 2) for t in (view.shape, view.strides))
         inner_axis = 1 if layout.order == ROW_MAJOR else 0
         self._is_along_k = inner_axis == axis
-        self._extent_k, self._stride_k = shape[axis], strides[axis]
-        self._valid = builder.sub(shape[1 - axis], first)  # elements that are left along the other axis
         self._pitch, self._step = strides[1 - inner_axis], strides[inner_axis]
-        inner, outer = _extents(layout)
-        per_line = inner * value.itemsize // _VECTOR
+        inner, outer = inner_outer(layout)
+        per_line = inner * value.itemsize // VECTOR_BYTES
         self._lines_apart, self._copies = threads // per_line, per_line * outer // threads
         thread = linear_thread(builder)
         self._line = builder.udiv(thread, ir.Constant(INT, per_line))
-        self._start = builder.mul(builder.urem(thread, ir.Constant(INT, per_line)), ir.Constant(INT, _VECTOR))  # bytes
+        # In bytes.
+        self._start = builder.mul(builder.urem(thread, ir.Constant(INT, per_line)), ir.Constant(INT, VECTOR_BYTES))
         self._base = builder.add(far_address(builder, view.data), builder.mul(first, strides[1 - axis]))
-        self._source = builder.add(
+        source = builder.add(
             builder.add(self._base, builder.mul(builder.zext(self._line, LONG), self._pitch)),
             builder.zext(self._start, LONG),
         )
+        self._walk = Walk(builder, (layout.rows, layout.cols)[axis], shape[axis], strides[axis], source, turn)
+        left = builder.sub(shape[1 - axis], first)
+        self._end = builder.mul(shape[axis] if self._is_along_k else left, ir.Constant(LONG, value.itemsize))
+        self._left = clipped(builder, left)
 
     def is_possible(self) -> Any:
         """Whether the array is in global memory, contiguous along the lines, and all pieces are aligned, an i1."""
         builder = self._builder
-        itemsize = ir.Constant(LONG, self._value.itemsize)
-        end = builder.mul(self._extent_k if self._is_along_k else self._valid, itemsize)
-        odd = builder.and_(builder.or_(builder.or_(self._base, self._pitch), end), ir.Constant(LONG, _VECTOR - 1))
-        prototype = ir.FunctionType(ir.IntType(1), [POINTER])
-        is_global = cgutils.get_or_insert_function(builder.module, prototype, "llvm.nvvm.isspacep.global")
-        return builder.and_(
-            builder.and_(
-                builder.icmp_signed("==", odd, ir.Constant(LONG, 0)), builder.icmp_signed("==", self._step, itemsize)
-            ),
-            builder.call(is_global, [builder.inttoptr(self._base, POINTER)]),
-        )
+        odd = builder.or_(builder.or_(self._base, self._pitch), self._end)
+        odd = builder.and_(odd, ir.Constant(LONG, VECTOR_BYTES - 1))
+        is_contiguous = builder.icmp_signed("==", self._step, ir.Constant(LONG, self._value.itemsize))
+        is_aligned = builder.icmp_signed("==", odd, ir.Constant(LONG, 0))
+        is_there = builder.and_(self._walk.is_possible(), is_global(builder, self._base))
+        return builder.and_(builder.and_(is_contiguous, is_aligned), is_there)
 
-    def begin(self, along_k: Any, tile: Any) -> None:
-        """The copy of the tile that begins at ``along_k``, an int64, to a generic pointer; zeros outside the matrix."""
+    def begin(self, near: Any) -> None:
+        """The copy of the next tile, to an address in shared memory, an int32; zeros outside the matrix."""
         builder, itemsize = self._builder, self._value.itemsize
-        left_k, left = (_clipped(builder, x) for x in (builder.sub(self._extent_k, along_k), self._valid))
-        inner, outer = (builder.trunc(x, INT) for x in ((left_k, left) if self._is_along_k else (left, left_k)))
+        source, left_k = self._walk.go_on()
+        inner, outer = (left_k, self._left) if self._is_along_k else (self._left, left_k)
         is_inside = builder.icmp_signed("<", self._start, builder.mul(inner, ir.Constant(INT, itemsize)))
-        source = builder.add(self._source, builder.mul(along_k, self._stride_k))
         between = builder.mul(self._pitch, ir.Constant(LONG, self._lines_apart))
         pitch = self._layout.ld * itemsize
-        target = builder.trunc(near_address(builder, tile), INT)
-        target = builder.add(target, builder.add(builder.mul(self._line, ir.Constant(INT, pitch)), self._start))
+        ours = builder.add(builder.mul(self._line, ir.Constant(INT, pitch)), self._start)
+        target = builder.add(near, ours)
         for n in range(self._copies):
             lines = ir.Constant(INT, n * self._lines_apart)
             here = builder.and_(is_inside, builder.icmp_signed("<", builder.add(self._line, lines), outer))
-            _copy(builder, builder.add(target, builder.mul(lines, ir.Constant(INT, pitch))), source, here)
+            copy(builder, builder.add(target, builder.mul(lines, ir.Constant(INT, pitch))), source, here, VECTOR_BYTES)
             source = builder.add(source, between)
 
 
-def _copy(builder: Any, near: Any, far: Any, is_inside: Any) -> None:
-    count = builder.select(is_inside, ir.Constant(INT, _VECTOR), ir.Constant(INT, 0))
+class Walk:
+    """Where a thread is on its way along K: its address there, and how many places are left.
+
+    ``extent``: of a tile. ``whole``, ``stride`` and ``source``: of the matrix, int64, in elements and bytes, and where
+    this thread begins in the first tile. ``turn``: which tile is next.
+    """
+
+    def __init__(self, builder: Any, extent: int, whole: Any, stride: Any, source: Any, turn: int) -> None:
+        self._builder, self._extent, self._whole = builder, extent, whole
+        self._bytes = builder.mul(stride, ir.Constant(LONG, extent))
+        self._source, self._left = (cgutils.alloca_once(builder, kind) for kind in (LONG, INT))
+        builder.store(builder.add(source, builder.mul(self._bytes, ir.Constant(LONG, turn))), self._source)
+        builder.store(builder.sub(builder.trunc(whole, INT), ir.Constant(INT, turn * extent)), self._left)
+
+    def is_possible(self) -> Any:
+        """Whether what is left is an int32, some tiles behind the matrix, too, and in bytes."""
+        return self._builder.icmp_signed("<", self._whole, ir.Constant(LONG, _MOST_ELEMENTS))
+
+    def go_on(self) -> tuple[Any, Any]:
+        """The address, an int64, and what is left, an int32, of the next tile, which then is that behind it."""
+        builder = self._builder
+        source, left = builder.load(self._source), builder.load(self._left)
+        builder.store(builder.add(source, self._bytes), self._source)
+        builder.store(builder.sub(left, ir.Constant(INT, self._extent)), self._left)
+        return source, left
+
+
+def copy(builder: Any, near: Any, far: Any, is_inside: Any, size: int) -> None:
+    """So many bytes to shared memory, or zeros."""
+    count = builder.select(is_inside, ir.Constant(INT, size), ir.Constant(INT, 0))
     prototype = ir.FunctionType(ir.VoidType(), [INT, LONG, INT])
-    text = f"cp.async.cg.shared.global [$0], [$1], {_VECTOR}, $2;"
+    level = "cg" if size == VECTOR_BYTES else "ca"  # cg, past the L1 cache, exists for 16 bytes only
+    text = f"cp.async.{level}.shared.global [$0], [$1], {size}, $2;"
     builder.asm(prototype, text, "r,l,r,~{memory}", [near, far, count], side_effect=True)
 
 
-def _clipped(builder: Any, count: Any) -> Any:
-    """To what bytes of it are an int32 of; a tile has less. It is negative for a tile that lies outside."""
-    most = ir.Constant(LONG, _MOST_ELEMENTS)
-    return builder.select(builder.icmp_signed("<", count, most), count, most)
+def is_global(builder: Any, address: Any) -> Any:
+    prototype = ir.FunctionType(ir.IntType(1), [POINTER])
+    function = cgutils.get_or_insert_function(builder.module, prototype, "llvm.nvvm.isspacep.global")
+    return builder.call(function, [builder.inttoptr(address, POINTER)])
 
 
-def _extents(layout: MatrixLayout) -> tuple[int, int]:
-    """Inner and outer."""
-    return (layout.cols, layout.rows) if layout.order == ROW_MAJOR else (layout.rows, layout.cols)
+def clipped(builder: Any, count: Any) -> Any:
+    """As an int32, to what bytes of it are one of; a tile has less. None are left of a matrix that ends before."""
+    most, none = ir.Constant(LONG, _MOST_ELEMENTS), ir.Constant(LONG, 0)
+    count = builder.select(builder.icmp_signed("<", count, most), count, most)
+    return builder.trunc(builder.select(builder.icmp_signed("<", count, none), none, count), INT)
