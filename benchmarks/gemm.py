@@ -71,7 +71,7 @@ class Ours:
     def kernel(self) -> Any:
         if self.fused:
             return fused_kernel(self.matmul, self.choice.depth)
-        return product_kernel(self.matmul, self.choice.depth, self.case.registers)
+        return product_kernel(self.matmul, self.choice.depth)
 
     @property
     def types(self) -> tuple[Any, ...]:

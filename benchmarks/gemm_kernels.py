@@ -16,8 +16,8 @@ import nvmath_device as nd
 
 
 @cache
-def product_kernel(mm: nd.Matmul, depth: int, registers: int | None = None) -> Any:
-    @nd.jit(max_registers=registers)
+def product_kernel(mm: nd.Matmul, depth: int) -> Any:
+    @nd.jit
     def product(a: Any, b: Any, c: Any, rows: Any, columns: Any, group: Any) -> None:
         i, j = nd.grouped_tile(cuda.blockIdx.x, rows, columns, group)
         mm.multiply(a, b, i, j, depth).store(c)

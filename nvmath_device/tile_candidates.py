@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 
 from nvmath_device.descriptors import GemmDescriptor, GemmSize, accumulator
+from nvmath_device.frozen import replace
+from nvmath_device.own_products import own_product
 from nvmath_device.pipelines import USUAL_STAGES
-from nvmath_device.targets import ComputeCapability
+from nvmath_device.targets import ComputeCapability, chip_of
 from nvmath_device.tile_choices import TileChoice, could_have_wgmma, refusal
 
 GROUPS = (16, 8, 1)
@@ -67,6 +69,30 @@ _DOUBLES: tuple[Row, ...] = (
     (64, 32, 128, 128, 2),
     (32, 32, 128, 64, 2),
 )
+# Of products of our own.
+_OWN_SINGLES: tuple[Row, ...] = (
+    (256, 128, 128, 256, 3),
+    (128, 256, 128, 256, 3),
+    (256, 128, 64, 256, 3),
+    (128, 128, 64, 256, 3),
+    (128, 128, 64, 128, 3),
+    (128, 64, 64, 128, 3),
+    (64, 128, 64, 128, 3),
+    (64, 64, 64, 128, 3),
+    (64, 64, 128, 128, 3),
+    (64, 32, 128, 128, 3),
+    (32, 32, 128, 64, 3),
+)
+_OWN_DOUBLES: tuple[Row, ...] = (
+    (128, 128, 128, 256, 4),
+    (128, 128, 256, 256, 3),
+    (128, 64, 256, 256, 3),
+    (64, 128, 256, 256, 3),
+    (64, 64, 128, 128, 3),
+    (64, 64, 256, 128, 3),
+    (64, 32, 128, 128, 3),
+    (32, 32, 128, 64, 3),
+)
 
 # Multiprocessors that a product should fill, where no device is asked: those of an H200, an A100, and of others.
 _MULTIPROCESSORS = {(9, 0): 132, (8, 0): 108}
@@ -120,9 +146,19 @@ def _rows(descriptor: GemmDescriptor, sm: ComputeCapability) -> tuple[Row, ...]:
     largest = TileChoice(GemmSize(128, 256, _WGMMA[0][2] // itemsize), 256, 1, 1)
     if could_have_wgmma(descriptor.tile(largest).descriptor, sm):
         return _WGMMA
+    own = _OWN_DOUBLES if "float64" in names else _OWN_SINGLES
+    if _is_own(descriptor, own[-1], sm):
+        return own
     if accumulator(*descriptor.precision).itemsize == 8:
         return _DOUBLES
     return _SINGLES if names & {"float32", "int32", "uint32"} else _TENSOR_CORES
+
+
+def _is_own(descriptor: GemmDescriptor, row: Row, sm: ComputeCapability) -> bool:
+    """Whether the product of such tiles is our own, as that of all rows of its list is then."""
+    m, n, bytes_k, threads, _ = row
+    tile = descriptor.tile(TileChoice(GemmSize(m, n, bytes_k // descriptor.precision.a.itemsize), threads, 1, 1))
+    return own_product(tile.descriptor, replace(tile.block_execution, sm=chip_of(sm))) is not None
 
 
 def _sorted_out(descriptor: GemmDescriptor, rows: tuple[Row, ...], sm: ComputeCapability) -> list[Row]:

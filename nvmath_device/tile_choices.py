@@ -105,7 +105,7 @@ def fragment_registers(descriptor: GemmDescriptor, threads: int) -> int:
 
 
 def registers_for_fragment(descriptor: GemmDescriptor, threads: int) -> int:
-    """How many a thread has for that, before others are spilled."""
+    """How many a thread has for that, before others are spilled, in a product of libmathdx's."""
     registers = min(_MOST_REGISTERS, _REGISTERS // threads)
     if descriptor.precision.a.name in _WIDE:
         return int(_PART_FOR_C * registers)
@@ -122,12 +122,12 @@ def refusal(descriptor: GemmDescriptor, choice: TileChoice, sm: ComputeCapabilit
     try:
         mm = descriptor.tile(choice)
         execution = replace(mm.block_execution, sm=chip_of(sm))
-        pipeline_plan(mm.descriptor, execution, depth=choice.depth, sm=chip_of(sm))
+        plan = pipeline_plan(mm.descriptor, execution, depth=choice.depth, sm=chip_of(sm))
     except NvmathDeviceError as error:
         return str(error)
     tile, threads = mm.descriptor, choice.block_size
     needed, room = fragment_registers(tile, threads), registers_for_fragment(tile, threads)
-    if needed > room:
+    if plan.own is None and needed > room:
         return (
             f"registers: each of {choice.block_size} threads holds {needed} registers of C, and no more than {room} "
             "leave room for the rest; take more threads or a smaller tile"
