@@ -43,7 +43,8 @@ class MatmulCalls:
         - ``acc.map(function, *args)`` is another one, of what a device function makes of each element:
           ``function(value, row, column, *args)`` with row and column in C. It may read, but write nothing.
         - ``acc.combine(function, x, *args)`` the same of ``function(value, element, row, column, *args)`` with the
-          element of ``x``, a whole matrix of C's shape, at the same place.
+          element of ``x``, a whole matrix of C's shape, at the same place. Every thread of the block calls it: the
+          tile of ``x`` may come to the shared memory of the stages, which is free again when it returns.
         - ``acc.store(c)`` writes the tile to the whole matrix ``c`` of any strides and type, as far as it lies inside.
         - ``acc.size`` is how many elements a thread holds.
 

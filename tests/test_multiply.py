@@ -10,12 +10,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from numba import cuda
-from numba.cuda.types import bfloat16, complex64, float16, float32, float64, int32, int64, void
+from numba.cuda.types import bfloat16, boolean, complex64, float16, float32, float64, int32, int64, uint8, void
 
 import nvmath_device as nd
 from nvmath_device.errors import KernelOnlyError, KernelTypingError
 from nvmath_device.lto import codegen
 from nvmath_device.lto.pipeline_recipes import ROLES, symbol_of
+from nvmath_device.numba_backend.operand_tiles import has_room
 from nvmath_device.pipelines import pipeline_plan
 from tests import sass
 from tests.fatbins import contents
@@ -87,7 +88,7 @@ def scaled_sum(value, element, row, column, scale):
 
 @pytest.mark.parametrize(
     ("mm", "units", "layout"),
-    [(MM, {"HGMMA", "UTMALDG"}, float16[::1, :]), (STAGED, {"HMMA", "LDGSTS"}, float16[:, ::1])],
+    [(MM, {"HGMMA", "UTMALDG", "LDGSTS"}, float16[::1, :]), (STAGED, {"HMMA", "LDGSTS"}, float16[:, ::1])],
     ids=["streamed", "staged"],
 )
 def test_combining_and_fetching_by_threads_leave_all_in_registers(generated, mm, units, layout):
@@ -102,6 +103,32 @@ def test_combining_and_fetching_by_threads_leave_all_in_registers(generated, mm,
     assert units <= stems
     assert not {"CALL", "LDL"} & stems
     assert code.least_shared == mm.get_pipeline_storage_size(sm=90)
+
+
+@pytest.mark.parametrize(
+    ("mm", "x", "wanted"),
+    [
+        (MM, float32[:, ::1], True),  # 128 lines of 264 numbers, in four stages of 48 KiB
+        (MM, float32[::1, :], True),
+        (MM, float32[:, :], True),
+        (MM, float16[:, ::1], True),
+        (MM, bfloat16[:, ::1], True),
+        (MM, int32[:, ::1], True),
+        (MM, float64[:, ::1], False),  # twice as much, more than a block can have
+        (MM, uint8[:, ::1], False),  # whose lines are not copied 16 bytes at a time
+        (MM, boolean[:, ::1], False),
+        (MM, complex64[:, ::1], False),
+        (STAGED, float16[:, ::1], True),  # 64 lines of 72, in two stages of 8 KiB
+        (STAGED, float32[:, ::1], False),
+    ],
+)
+def test_a_matrix_to_combine_with_comes_to_the_stages_where_they_have_room(mm, x, wanted):
+    assert has_room(pipeline_plan(*mm.resolved(SM90A), depth=None, sm=SM90A), x) == wanted
+
+
+def test_devices_without_asynchronous_copies_read_a_matrix_element_by_element():
+    sm = nd.ComputeCapability(7, 5)
+    assert not has_room(pipeline_plan(*STAGED.resolved(sm), depth=None, sm=sm), float16[:, ::1])
 
 
 def test_what_threads_fetch_is_summed_in_place(generated):

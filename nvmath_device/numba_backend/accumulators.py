@@ -21,6 +21,7 @@ from nvmath_device.numba_backend.conversions import converted
 from nvmath_device.numba_backend.converted_stores import comes_in_pairs, store_pairs
 from nvmath_device.numba_backend.element_types import scalar_type
 from nvmath_device.numba_backend.objects import Call, method, register_value
+from nvmath_device.numba_backend.operand_tiles import OperandTile, has_room
 from nvmath_device.numba_backend.operands import check_writable
 from nvmath_device.numba_backend.own_elements import elements_of
 from nvmath_device.numba_backend.pipeline_calls import (
@@ -38,11 +39,14 @@ from nvmath_device.pipelines import PipelinePlan
 
 
 class AccumulatorType(types.Type):
-    """A tile of C as a block's threads hold it."""
+    """A tile of C as a block's threads hold it.
 
-    def __init__(self, plan: PipelinePlan) -> None:
-        self.plan = plan
-        super().__init__(f"accumulator of {plan.name}")
+    ``has_stages``: nothing else uses the memory of the stages that it went through.
+    """
+
+    def __init__(self, plan: PipelinePlan, *, has_stages: bool = False) -> None:
+        self.plan, self.has_stages = plan, has_stages
+        super().__init__(f"accumulator of {plan.name}{' with its stages' if has_stages else ''}")
 
     @property
     def element(self) -> Any:
@@ -193,11 +197,17 @@ def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, a
     function, x_type, *rest_types = sig.args
     elements = _Elements(context, builder, typ, this)
     call = _function_call(context, builder, function, (typ.element, x_type.dtype, *_PLACE, *rest_types), typ.element)
+    tile = None
+    if typ.has_stages and has_room(typ.plan, x_type):
+        tile = OperandTile(context, builder, typ.plan, x_type, array, elements.first)
     x = emit.array_struct(context, builder, x_type, array)
     for place in elements.places():
         for e in range(typ.plan.fragment_size):
             at = place(e)
-            elements.put(e, call([elements.get(e), _load(context, builder, x_type, x, at), *at, *rest]))
+            with_it = _load(context, builder, x_type, x, at) if tile is None else tile[elements.place_in_tile(e)]
+            elements.put(e, call([elements.get(e), with_it, *at, *rest]))
+    if tile is not None:
+        tile.leave()
     return elements.made()
 
 
@@ -252,6 +262,14 @@ class _Elements:
                     *(self._edge(*x) for x in ((acc.row, acc.rows), (acc.column, acc.columns))), strict=True
                 )
                 yield lambda e: self._coordinate.within(e, firsts, mosts)
+
+    @property
+    def first(self) -> tuple[Any, Any]:
+        """Row and column in C of the tile's first element."""
+        return self._acc.row, self._acc.column
+
+    def place_in_tile(self, e: int) -> tuple[Any, Any]:
+        return self._coordinate.in_tile(e)
 
     def _edge(self, first: Any, extent: Any) -> tuple[Any, Any]:
         """Along an axis, where the tile begins, or C's last element if that comes before, and how far C goes on."""

@@ -133,7 +133,7 @@ def _resolve_multiply(typ: Any, call: Call) -> Any:
     arguments = call.bind(("a", "b", "i", "j"), optional=("depth",))
     plan = _plan(typ, call, arguments)
     check_tile(call, arguments)
-    return call.signature(AccumulatorType(plan), arguments)
+    return call.signature(AccumulatorType(plan, has_stages=True), arguments)
 
 
 def _lower_multiply(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> Any:

@@ -246,6 +246,75 @@ def test_a_matrix_of_the_result_s_shape_is_combined_with(kind, shape, order):
     assert error(c.copy_to_host(), a.astype(float) @ b.astype(float) * scale[:, None] + x) < BOUND
 
 
+@cuda.jit(device=True)
+def plus(value, element, row, column):
+    return value + element
+
+
+@pytest.mark.parametrize("kind", ["fast", "any address", "single"])
+@pytest.mark.parametrize("shape", [(256, 512, 64), (301, 601, 64)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, np.uint8])
+def test_a_block_combines_one_tile_after_the_other_with_two_matrices(kind, shape, dtype):
+    """Exactly, as sums of small integers are. The second matrix and the next tile come to where the first one was."""
+    mm = KERNELS[kind][0]
+
+    @nd.jit
+    def kernel(a, b, c, x, y, columns, tiles):
+        tile = cuda.blockIdx.x
+        while tile < tiles:
+            acc = mm.multiply(a, b, tile // columns, tile % columns)
+            acc.combine(plus, x).combine(plus, y).store(c)
+            tile += cuda.gridDim.x
+
+    m, n, k = shape
+    rng = np.random.default_rng(11)
+    a, b = (rng.integers(-4, 5, extents).astype(mm.precision.a.dtype) for extents in ((m, k), (k, n)))
+    x, y = rng.integers(0, 100, (2, m, n)).astype(dtype)
+    y = np.asfortranarray(y)
+    c = cuda.to_device(np.full((m, n), np.nan, np.float32))
+    ordered = (a, np.asfortranarray(b) if mm.arrangement.b == COL else b)
+    (rows, columns), *rest = configuration(mm, m, n)
+    spoil()
+    kernel[min(3, rows * columns), *rest](
+        *map(cuda.to_device, ordered), c, *map(cuda.to_device, (x, y)), columns, rows * columns
+    )
+    np.testing.assert_array_equal(c.copy_to_host(), a.astype(float) @ b.astype(float) + x + y)
+
+
+@pytest.mark.parametrize("kind", ["fast", "single"])
+def test_the_next_tile_comes_while_this_one_is_combined(kind):
+    """Into the stages, where no other matrix must be then."""
+    mm = KERNELS[kind][0]
+    depth = 4
+
+    @nd.jit
+    def kernel(a, b, c, x, columns, tiles):
+        pipe = mm.pipeline(a, b, depth)
+        tile = cuda.blockIdx.x
+        if tile < tiles:
+            pipe.start(tile // columns, tile % columns)
+        while tile < tiles:
+            acc = pipe.finish()
+            following = tile + cuda.gridDim.x
+            if following < tiles:
+                pipe.start(following // columns, following % columns)
+            acc.combine(plus, x).store(c)
+            tile = following
+        pipe.destroy()
+
+    m, n, k = 600, 700, 320
+    rng = np.random.default_rng(12)
+    a, b = (rng.integers(-4, 5, extents).astype(mm.precision.a.dtype) for extents in ((m, k), (k, n)))
+    x = rng.integers(0, 100, (m, n)).astype(np.float32)
+    c = cuda.to_device(np.full((m, n), np.nan, np.float32))
+    ordered = (a, np.asfortranarray(b) if mm.arrangement.b == COL else b)
+    (rows, columns), *rest = configuration(mm, m, n)
+    kernel[3, *rest[:2], mm.get_pipeline_storage_size(depth)](
+        *map(cuda.to_device, ordered), c, cuda.to_device(x), columns, rows * columns
+    )
+    np.testing.assert_array_equal(c.copy_to_host(), a.astype(float) @ b.astype(float) + x)
+
+
 def test_operands_that_are_parts_of_larger_matrices():
     mm, product, _ = KERNELS["fast"]
     m, n, k = 200, 300, 136

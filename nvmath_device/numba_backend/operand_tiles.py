@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tile of another matrix of C's shape, in the shared memory that the stages of a product have left.
+
+Read element by element into registers it would want registers beside those of the accumulator, so that few reads would
+be under way at a time. Here all of them are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+
+from nvmath_device.descriptors import COL_MAJOR, ROW_MAJOR, MatrixLayout
+from nvmath_device.dtypes import ValueType, element_type
+from nvmath_device.numba_backend import emit
+from nvmath_device.numba_backend.block_threads import barrier
+from nvmath_device.numba_backend.copies import FIRST_WITH_ASYNC_COPY, begin_load
+from nvmath_device.numba_backend.memory import near_address
+from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER
+from nvmath_device.numba_backend.shared_layout import dynamic_buffer
+from nvmath_device.numba_backend.vector_fetches import VectorFetch
+from nvmath_device.own_products import has_vectors
+from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
+
+# Of a line. The threads of a warp read pairs of neighbours in eight lines, which lie in different banks then, whether
+# elements have 2, 4 or 8 bytes.
+_PADDING = 8
+_ITEMSIZES = (2, 4, 8)
+_SHARED = 3  # address space
+
+
+def has_room(plan: PipelinePlan, array_type: Any) -> bool:
+    """Whether the stages are as large as a tile of this matrix, copied while its threads do something else."""
+    if not isinstance(array_type.dtype, (types.Integer, types.Float)) and array_type.dtype != types.bfloat16:
+        return False
+    itemsize = _value(array_type).itemsize
+    is_asynchronous = plan.execution.sm >= FIRST_WITH_ASYNC_COPY  # type: ignore[operator]
+    nbytes = _layout(plan, array_type).cosize * itemsize
+    return is_asynchronous and itemsize in _ITEMSIZES and nbytes <= plan.buffer_bytes
+
+
+class OperandTile:
+    """The tile that begins at ``first``, (row, column), of a matrix that :func:`has_room`; zeros outside of it.
+
+    All threads of the block make it, read it and leave it. Nothing else uses the stages' memory in between.
+    """
+
+    def __init__(
+        self, context: Any, builder: Any, plan: PipelinePlan, array_type: Any, array: Any, first: tuple[Any, Any]
+    ) -> None:
+        self._builder, self._plan = builder, plan
+        self._layout, value = _layout(plan, array_type), _value(array_type)
+        buffer = dynamic_buffer(builder, BUFFER_ALIGNMENT)
+        near = builder.trunc(near_address(builder, buffer), INT)
+        emit.raise_alignment(builder)
+        rest, zero = _beyond(context, builder, array_type, array, first), ir.Constant(LONG, 0)
+
+        def copy_all() -> None:
+            target = plan.execution.sm
+            assert target is not None
+            begin_load(context, builder, self._layout, value, array_type, rest, (zero, zero), buffer, target)
+
+        threads = plan.block_dim.size
+        if has_vectors(self._layout, value.itemsize, threads):
+            fetch = VectorFetch(context, builder, self._layout, value, threads, array_type, rest, 1, zero, 0)
+            with builder.if_else(fetch.is_possible(), likely=True) as (then, otherwise):
+                with then:
+                    fetch.begin(near)
+                with otherwise:
+                    copy_all()
+        else:
+            copy_all()
+        _say(builder, "cp.async.wait_all;")
+        barrier(builder)
+        element = context.get_data_type(array_type.dtype)
+        self._start = builder.inttoptr(near, ir.PointerType(element, _SHARED))
+        self._model = context.data_model_manager[array_type.dtype]
+
+    def __getitem__(self, at: tuple[Any, Any]) -> Any:
+        """The element at a row and column of the tile."""
+        builder = self._builder
+        row, column = (builder.trunc(x, INT) for x in at)
+        line, place = (row, column) if self._layout.order == ROW_MAJOR else (column, row)
+        index = builder.add(builder.mul(line, ir.Constant(INT, self._layout.ld)), place)
+        return self._model.from_data(builder, builder.load(builder.gep(self._start, [index], inbounds=True)))
+
+    def leave(self) -> None:
+        """The memory is free again, for TMA, too."""
+        if self._plan.is_streamed:
+            _say(self._builder, "fence.proxy.async.shared::cta;")
+        barrier(self._builder)
+
+
+def _layout(plan: PipelinePlan, array_type: Any) -> MatrixLayout:
+    m, n, _ = plan.descriptor.size
+    if array_type.layout == "F":
+        return MatrixLayout(m, n, COL_MAJOR, m + _PADDING)
+    return MatrixLayout(m, n, ROW_MAJOR, n + _PADDING)
+
+
+def _value(array_type: Any) -> ValueType:
+    return ValueType(element_type(array_type.dtype))
+
+
+def _beyond(context: Any, builder: Any, array_type: Any, array: Any, first: tuple[Any, Any]) -> Any:
+    """The part of a matrix from a row and column on; it has less than no lines where these lie outside."""
+    made = emit.array_struct(context, builder, array_type, array)
+    shape, strides = (cgutils.unpack_tuple(builder, t, 2) for t in (made.shape, made.strides))
+    offset = builder.add(*(builder.mul(x, stride) for x, stride in zip(first, strides, strict=True)))
+    pointer = builder.gep(builder.bitcast(made.data, POINTER), [offset])
+    made.data = builder.bitcast(pointer, made.data.type)
+    made.shape = cgutils.pack_array(builder, [builder.sub(x, at) for x, at in zip(shape, first, strict=True)])
+    return made._getvalue()
+
+
+def _say(builder: Any, text: str) -> None:
+    builder.asm(ir.FunctionType(ir.VoidType(), []), text, "~{memory}", [], side_effect=True)
