@@ -32,6 +32,7 @@ class Variant:
             memory; ``"prefetch"``: the same, with the next operands copied while these are multiplied; ``"tensors"``:
             that with layouts of libmathdx's choice and the product in registers.
         threads: of a block.
+        depth: stages of the form ``"multiply"``. K is one tile, but the product is nvmath_device's own with two only.
         products: that a block computes, one after the other.
         leading_dimension: of A, B and C in shared memory, for the forms ``"shared"`` and ``"prefetch"``.
     """
@@ -39,12 +40,14 @@ class Variant:
     form: str
     threads: int
     products: int = 1
+    depth: int = 1
     leading_dimension: tuple[int, int, int] = TIGHT
 
     @property
     def name(self) -> str:
         padded = ", A padded" if self.leading_dimension != TIGHT else ""
-        return f"{self.form}, {self.threads} threads, {self.products} a block{padded}"
+        stages = f", {self.depth} stages" if self.depth > 1 else ""
+        return f"{self.form}, {self.threads} threads, {self.products} a block{padded}{stages}"
 
     def matmul(self, sm: int | None = None) -> nd.Matmul:
         """For a target; left out, it is the current device."""
@@ -62,14 +65,13 @@ class Variant:
 
     def shared_bytes(self, sm: int | None = None) -> int:
         """Dynamic shared memory to launch with."""
-        return self.matmul(sm).get_pipeline_storage_size(DEPTH) if self.form == "multiply" else 0
+        return self.matmul(sm).get_pipeline_storage_size(self.depth) if self.form == "multiply" else 0
 
     def kernel(self, sm: int | None = None) -> Any:
-        forms = {"multiply": multiply, "shared": shared, "prefetch": prefetch, "tensors": tensors}
-        return forms[self.form](self.matmul(sm))
+        if self.form == "multiply":
+            return multiply(self.matmul(sm), self.depth)
+        return {"shared": shared, "prefetch": prefetch, "tensors": tensors}[self.form](self.matmul(sm))
 
-
-DEPTH = 1  # K is one tile
 
 VARIANTS = (
     Variant("shared", 64, leading_dimension=PADDED),
@@ -78,18 +80,21 @@ VARIANTS = (
     Variant("shared", 32, leading_dimension=PADDED),
     Variant("shared", 64),
     Variant("multiply", 64),
+    Variant("multiply", 64, depth=2),
+    Variant("multiply", 32, depth=2),
+    Variant("multiply", 64, products=8, depth=2),
     Variant("prefetch", 64, products=8, leading_dimension=PADDED),
     Variant("tensors", 64, products=8),
     Variant("tensors", 64, products=59),  # about as many blocks as run at a time
 )
 
 
-def multiply(mm: nd.Matmul) -> Any:
+def multiply(mm: nd.Matmul, depth: int) -> Any:
     @nd.jit
     def batched_multiply(a: Any, b: Any, c: Any) -> None:
         i = cuda.blockIdx.x
         while i < a.shape[0]:  # range() would divide to know how often
-            mm.multiply(a[i], b[i], 0, 0, DEPTH).store(c[i])
+            mm.multiply(a[i], b[i], 0, 0, depth).store(c[i])
             i += cuda.gridDim.x
 
     return batched_multiply
