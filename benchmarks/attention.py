@@ -3,8 +3,8 @@
 
 Shapes and element types are the same for all, and nothing is masked. PyTorch takes part with each of its backends that
 there is. Competitors take turns; each is compared with attention in float64 before it is timed. There is no target: the
-ratio is what it is. The kernel multiplies by ``Matmul.execute`` on shared memory, where a score is written and read
-again, and does not fetch keys while it multiplies.
+ratio is what it is. The kernel multiplies by ``Matmul.execute`` on tensors, that is by ``mma.sync``, and has the weights
+go through shared memory; PyTorch's best multiplies by ``wgmma``.
 
     python benchmarks/attention.py --json attention.json
 """
@@ -74,7 +74,7 @@ def run(report: Report, case: Case, kernels: dict[Any, Any], rounds: int) -> dic
     flat = [x.view(case.batch * case.heads, case.length, case.depth) for x in (q, k, v, o)]
 
     def ours(tiling: Any, kernel: Any) -> Product:
-        grid = (-(-case.length // tiling.tile), case.batch * case.heads)
+        grid = (-(-case.length // tiling.queries), case.batch * case.heads)
         configured = kernel[grid, tiling.threads, torch.cuda.current_stream(), tiling.shared.size]
         return Product(configured.bind(*flat), lambda _: o, BOUND)
 

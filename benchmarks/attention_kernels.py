@@ -28,12 +28,16 @@ attention_kernel, Tiling = example.attention_kernel, example.Tiling
 
 
 def tilings(depth: int) -> tuple[Any, ...]:
-    """To be timed: rows as they are, the example's, more threads."""
-    return Tiling(depth, 64, padding=0), Tiling(depth, 64), Tiling(depth, 64, per_row=4)
+    """To be timed: with two blocks of the example's a multiprocessor, and with one; fewer threads, smaller tiles."""
+    example = Tiling(depth, 128, 64, 256, registers=128), Tiling(depth, 128, 64, 256)
+    if depth > 64:
+        return example
+    return *example, Tiling(depth, 128, 64, 128), Tiling(depth, 64, 64, 128), Tiling(depth, 64, 64, 128, registers=128)
 
 
 def name_of(tiling: Any) -> str:
-    return f"two products, tiles of {tiling.tile}, {tiling.threads} threads, rows padded by {tiling.padding}"
+    limit = "" if tiling.registers is None else f" of {tiling.registers} registers"
+    return f"{tiling.queries} queries x {tiling.keys} keys, {tiling.threads} threads{limit}"
 
 
 def argument_types() -> tuple[Any, ...]:

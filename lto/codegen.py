@@ -19,7 +19,7 @@ from nvmath_device.lto import store as _store
 from nvmath_device.lto import toolchain
 from nvmath_device.lto.recipes import Recipe
 
-SCHEMA = 2  # raise it when the same recipe would give different code or different meta
+SCHEMA = 3  # raise it when the same recipe would give different code or different meta
 CODE_KIND, SUGGESTION_KIND, FFT_TRAITS_KIND, FFT_SYMBOLS_KIND = "ltoir", "gemm-suggestions", "fft-traits", "fft-symbols"
 TENSOR_TRAITS_KIND = "tensor-traits"
 # Variables by which libmathdx itself lets its user change what it compiles.

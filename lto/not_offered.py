@@ -16,7 +16,7 @@ def _all(enum: EnumMeta, reason: str, *, but: Iterable[str] = ()) -> dict[str, s
     return {f"{enum.__name__}.{name}": reason for name in enum.__members__ if name not in but}
 
 
-_MAPS = "where elements of suggested layouts in shared memory are is left to libmathdx's copies"
+_MAPS = "elements of tensors in shared memory are found by their row and column"
 _TRSM = "triangular solve: not offered yet"
 _WARP = "libmathdx 0.4.2 refuses warp execution for GEMM and FFT (status 1)"
 _ABI = "foreign calling convention; Numba calls the native one"
@@ -37,7 +37,6 @@ NOT_OFFERED: dict[str, str] = {
     "BlasDeviceFunctionOption.NUM_THREADS": "for copies without a descriptor, whose block says it",
     "BlasDeviceFunctionType.COPY_WAIT": "one instruction, which kernels have without a descriptor",
     "BlasDeviceFunctionType.MAP_IDX2CRD": _MAPS,
-    "BlasDeviceFunctionType.MAP_CRD2IDX": _MAPS,
     "BlasDeviceFunctionType.RESET": "a tile pipeline is made anew for each tile",
     "BlasDeviceFunctionType.EPILOGUE": "accumulators are finished and copied to a fragment instead",
     "BlasBlockSizeStrategy.HEURISTIC": "the accumulator is shared out to just the threads that the kernel asked for",

@@ -42,6 +42,7 @@ _MADE_OF: dict[str, tuple[BlasDeviceFunctionType, tuple[str, ...]]] = {
     "is_thread_active": (BlasDeviceFunctionType.IS_THREAD_ACTIVE, ("r",)),
     "is_predicated": (BlasDeviceFunctionType.IS_PREDICATED, ("r",)),
     "is_index_in_bounds": (BlasDeviceFunctionType.IS_INDEX_IN_BOUNDS, ("r",)),
+    **{f"place_{x}": (BlasDeviceFunctionType.MAP_CRD2IDX, (f"s{x}",)) for x in "abc"},
 }
 assert set(_MADE_OF) == set(ROLES)
 

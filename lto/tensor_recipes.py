@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recipes of opaque tensors: all device functions of a block GEMM on tensors, in one piece of code.
 
-What takes the time is the product: all 18 functions of a family take as long as it alone (17 s), and those that a
+What takes the time is the product: all 21 functions of a family take as long as it alone (17 s), and those that a
 kernel does not call vanish when it is linked. A family has one kind of layout in shared memory and registers, the plain
 or the suggested one. Copies in pieces of other sizes than the descriptor's alignment says are a small family of their
 own.
@@ -25,7 +25,7 @@ COPY_ROLES = (
 )  # fmt: skip
 ROLES = (
     *COPY_ROLES, "clear", "axpby", "execute", "execute_shared", "coordinate", "is_thread_active",
-    "is_predicated", "is_index_in_bounds",
+    "is_predicated", "is_index_in_bounds", "place_a", "place_b", "place_c",
 )  # fmt: skip
 
 

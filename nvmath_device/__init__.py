@@ -48,6 +48,7 @@ _HOME = {
     "nvmath_device.export": (
         "Code", "CodeType", "ISAVersion", "compile_blas_execute", "compile_fft_execute", "current_device_lto",
     ),
+    "nvmath_device.shuffles": ("shuffle_xor",),
     "nvmath_device.tile_order": ("grouped_tile",),
     "nvmath_device.tile_choices": ("TileChoice",),
     "nvmath_device.tile_suggestions": ("suggest_tile",),

@@ -33,6 +33,8 @@ def _install() -> None:
         matmul,
         shared,
         shared_layout,
+        shuffles,
+        tensor_places,
         tile_order,
         tile_pipelines,
         vectors,

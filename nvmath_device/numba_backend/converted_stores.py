@@ -39,9 +39,6 @@ def store_pairs(
     more for each way to write, so that the fragment stays in registers. ``start`` is the address of the tile's first
     element in C, ``strides`` are C's, in bytes.
     """
-    kind = ir.FunctionType(INT, [ir.FloatType()] * 2)
-    pack = ir.InlineAsm(kind, f"{_PACKED[target]} $0, $1, $2;", "=r,f,f")
-
     def write(value: Any, e: int) -> None:
         offset = builder.add(*(builder.mul(x, stride) for x, stride in zip(place(e), strides, strict=True)))
         pointer = builder.bitcast(builder.gep(start, [offset]), value.type.as_pointer())
@@ -51,12 +48,19 @@ def store_pairs(
         for branch, is_word in ((then, True), (otherwise, False)):
             with branch:
                 for e in range(0, count, 2):
-                    word = builder.call(pack, [element(e + 1), element(e)])
+                    word = packed(builder, target, element(e), element(e + 1))
                     if is_word:
                         write(word, e)
                     else:
                         write(builder.trunc(word, _HALF), e)
                         write(builder.trunc(builder.lshr(word, ir.Constant(INT, 16)), _HALF), e + 1)
+
+
+def packed(builder: Any, target: Any, first: Any, second: Any) -> Any:
+    """Two numbers of float32 as a word of two of ``target``."""
+    kind = ir.FunctionType(INT, [ir.FloatType()] * 2)
+    pack = ir.InlineAsm(kind, f"{_PACKED[target]} $0, $1, $2;", "=r,f,f")
+    return builder.call(pack, [second, first])
 
 
 def _are_words(builder: Any, count: int, place: Callable[[int], Pair], start: Any, strides: Pair) -> Any:

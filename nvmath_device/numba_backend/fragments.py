@@ -22,12 +22,18 @@ from nvmath_device.numba_backend.functions import register_function
 from nvmath_device.numba_backend.objects import Call, register_value
 from nvmath_device.numba_backend.tensor_types import TensorType
 from nvmath_device.numba_backend.tensor_values import Elements, Functions, new_fragment, passed
+from nvmath_device.tensor_layouts import SMEM
 from nvmath_device.tensor_rules import check_conversion, check_fragment, check_same_layout
 
 register_value(TensorType, {}, attributes=("size",))
 
 
 # -- elements ------------------------------------------------------------------------------------------------------
+
+
+def _is_indexed(args: tuple[Any, ...]) -> bool:
+    """Whether a tensor has one index; those in shared memory have a row and a column."""
+    return isinstance(args[0], TensorType) and args[0].memory != SMEM
 
 
 def _check_element(typ: TensorType, index: Any, what: str) -> None:
@@ -54,7 +60,7 @@ def check_number(given: Any, element: Any, what: str) -> None:
 @typing_registry.register_global(operator.getitem)
 class _GetItem(AbstractTemplate):
     def generic(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
-        if len(args) != 2 or not isinstance(args[0], TensorType):
+        if len(args) != 2 or not _is_indexed(args):
             return None
         typ, index = args
         _check_element(typ, index, "read")
@@ -64,7 +70,7 @@ class _GetItem(AbstractTemplate):
 @typing_registry.register_global(operator.setitem)
 class _SetItem(AbstractTemplate):
     def generic(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
-        if len(args) != 3 or not isinstance(args[0], TensorType):
+        if len(args) != 3 or not _is_indexed(args):
             return None
         typ, index, given = args
         _check_element(typ, index, "written")

@@ -27,6 +27,7 @@ from nvmath_device.numba_backend.simulator_fft_copies import (
 )
 from nvmath_device.numba_backend.simulator_matmul import matmul_execute, matmul_load, matmul_store
 from nvmath_device.numba_backend.simulator_shared import shared_array, shared_part
+from nvmath_device.numba_backend.simulator_shuffles import shuffle_xor
 from nvmath_device.numba_backend.simulator_tensor_accumulators import matmul_accumulator
 from nvmath_device.numba_backend.simulator_tensors import (
     make_fragment_like,
@@ -60,6 +61,7 @@ __all__ = [
     "matmul_store",
     "shared_array",
     "shared_part",
+    "shuffle_xor",
     "tensor_axpby",
     "tensor_clear",
     "tensor_copy",
