@@ -3,7 +3,7 @@
 
 Shapes and element types are the same for all, and nothing is masked. PyTorch takes part with each of its backends that
 there is. Competitors take turns; each is compared with attention in float64 before it is timed. There is no target: the
-ratio is what it is. The kernel multiplies by ``Matmul.execute`` on tensors, that is by ``mma.sync``, and has the weights
+ratio is what it is. The kernel multiplies by ``Matmul.execute`` on tensors, which becomes ``mma.sync``, and has weights
 go through shared memory; PyTorch's best multiplies by ``wgmma``.
 
     python benchmarks/attention.py --json attention.json

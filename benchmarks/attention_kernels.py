@@ -30,9 +30,10 @@ attention_kernel, Tiling = example.attention_kernel, example.Tiling
 def tilings(depth: int) -> tuple[Any, ...]:
     """To be timed: with two blocks of the example's a multiprocessor, and with one; fewer threads, smaller tiles."""
     example = Tiling(depth, 128, 64, 256, registers=128), Tiling(depth, 128, 64, 256)
+    small = Tiling(depth, 64, 64, 128)
     if depth > 64:
-        return example
-    return *example, Tiling(depth, 128, 64, 128), Tiling(depth, 64, 64, 128), Tiling(depth, 64, 64, 128, registers=128)
+        return *example, small
+    return *example, Tiling(depth, 128, 64, 128), small, Tiling(depth, 64, 64, 128, registers=128)
 
 
 def name_of(tiling: Any) -> str:

@@ -4,8 +4,8 @@
 A block has a tile of queries and walks over the keys; the next tile of keys and values is on its way while it
 multiplies. Scores and O stay in the registers of the threads that multiply, where ordinary Python makes weights of the
 scores; the weights go to the second product through shared memory. A softmax needs the largest score of a row before it
-can add anything up; here that is the largest one so far, and O and the sums are scaled down whenever a larger one comes.
-So the scores, queries x keys, never exist as a whole.
+can add anything up; here that is the largest one so far, and O and the sums are scaled down whenever a larger one
+comes. So the scores, queries x keys, never exist as a whole.
 
     python examples/attention.py                         # on a GPU: 32 heads, 1000 queries, 1500 keys
     NUMBA_ENABLE_CUDASIM=1 python examples/attention.py  # on Numba's simulator: 1 head, 20 queries, 40 keys
@@ -117,11 +117,12 @@ def attention_kernel(tiling):
         partial = shared.partial()
         # The last tiles end with the matrix and overlap the ones before, as copies know no edges.
         head, first, last = cuda.blockIdx.y, min(cuda.blockIdx.x * queries, q.shape[1] - queries), k.shape[1] - keys
+        k_head, v_head = k[head], v[head]
         is_first_of_four, part = cuda.threadIdx.x % 4 == 0, cuda.threadIdx.x // 32 // warps_below
 
         nd.copy(nd.make_tensor(q[head, first : first + queries], scores_of.get_layout_gmem_a()), q_tile)
-        nd.copy(nd.make_tensor(k[head, :keys].T, scores_of.get_layout_gmem_b()), this_k)
-        nd.copy(nd.make_tensor(v[head, :keys], values_of.get_layout_gmem_b()), this_v)
+        nd.copy(nd.make_tensor(k_head[:keys].T, scores_of.get_layout_gmem_b()), this_k)
+        nd.copy(nd.make_tensor(v_head[:keys], values_of.get_layout_gmem_b()), this_v)
         largest, total, shrink = (
             cuda.local.array(rows, np.float32),
             cuda.local.array(rows, np.float32),
@@ -136,8 +137,8 @@ def attention_kernel(tiling):
             cuda.syncthreads()  # these keys and values are there, and those of the turn before are no longer read
             if begin < last:
                 then = min(begin + keys, last)
-                nd.copy(nd.make_tensor(k[head, then : then + keys].T, scores_of.get_layout_gmem_b()), next_k)
-                nd.copy(nd.make_tensor(v[head, then : then + keys], values_of.get_layout_gmem_b()), next_v)
+                nd.copy(nd.make_tensor(k_head[then : then + keys].T, scores_of.get_layout_gmem_b()), next_k)
+                nd.copy(nd.make_tensor(v_head[then : then + keys], values_of.get_layout_gmem_b()), next_v)
             scores = scores_of.suggest_accumulator()
             scores_of.execute(q_tile, this_k, scores)
             if begin > last:  # some keys have been there in the turn before
@@ -158,9 +159,10 @@ def attention_kernel(tiling):
                     partial[part, scores.map_fragment_index(first_of(row, 0))[0]] = most
             cuda.syncthreads()
             for row in range(rows):
-                most = LOWEST
-                for column in range(columns):
-                    most = max(most, partial[column, scores.map_fragment_index(first_of(row, 0))[0]])
+                place = scores.map_fragment_index(first_of(row, 0))[0]
+                most = partial[0, place]
+                for column in range(1, columns):
+                    most = max(most, partial[column, place])
                 shrink[row], largest[row] = math.exp2((largest[row] - most) * scale), most
 
             for row in range(rows):

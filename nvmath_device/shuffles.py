@@ -15,7 +15,7 @@ class _ShuffleXor(KernelFunction):
     name = "shuffle_xor"
 
     def __call__(self, value: Any, lanes: Any) -> Any:
-        """Kernel side: ``value`` of the thread of this warp whose lane is this thread's with the bits ``lanes`` flipped.
+        """Kernel side: ``value`` of that thread of this warp whose lane is this one's with the bits ``lanes`` flipped.
 
         As ``cuda.shfl_xor_sync`` of the whole warp, but the simulator has it, too: there all threads of the block call
         it together. Numbers are real, of 32 or 64 bits. ``lanes`` is 1 to 31. With 1 and then 2, for example, sums over

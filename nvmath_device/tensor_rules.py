@@ -175,6 +175,16 @@ def _check_product_operand(error: Error, plan: TensorPlan, name: str, given: Any
         )
 
 
+def check_vector(error: Error, tensor: Operand, count: int) -> None:
+    """That ``count`` neighbours of a tensor in shared memory are written at once: what copies move at once lies so."""
+    nbytes, promised = count * tensor.plan.value(tensor.place).itemsize, tensor.plan.promised(tensor.place)
+    if tensor.is_complex or not tensor.is_number or nbytes > promised:
+        raise error(
+            f"wants no more than {promised} bytes at once, as the descriptor's alignment says, got {count} elements "
+            f"for {tensor.described}; give the descriptor a larger alignment, or write them one by one"
+        )
+
+
 def check_gmem(error: Error, accumulator: Operand, name: str, given: Any) -> None:
     """A tensor that goes with an accumulator."""
     check_tensor(error, name, given)

@@ -123,3 +123,41 @@ def through_registers(mm, kind, other, *, jit=nd.jit):
         finish(acc, tc, scaled, mapped, narrow, shared_c)
 
     return jit(with_plain if is_plain else with_suggested)
+
+
+def elements(mm, kind, *, jit=nd.jit):
+    """A tile of A, copied in and read one by one; and one that is written one by one, and copied out."""
+    layout, _, _ = smem_layouts(mm, kind)
+    rows, columns = mm.size.m, mm.size.k
+
+    def kernel(a, read, written):
+        tile = nd.make_tensor(nd.shared.array(layout.cosize, mm.a_value_type), layout)
+        nd.copy(nd.make_tensor(a, mm.get_layout_gmem_a()), tile)
+        nd.copy_wait()
+        cuda.syncthreads()
+        for place in range(cuda.threadIdx.x, rows * columns, cuda.blockDim.x):
+            read[place // columns, place % columns] = tile[place // columns, place % columns]
+        cuda.syncthreads()
+        for place in range(cuda.threadIdx.x, rows * columns, cuda.blockDim.x):
+            row, column = place // columns, place % columns
+            tile[row, column] = a[rows - 1 - row, columns - 1 - column]
+        cuda.syncthreads()
+        nd.copy(tile, nd.make_tensor(written, mm.get_layout_gmem_a()))
+
+    return jit(kernel)
+
+
+def pairs(mm, kind, *, jit=nd.jit):
+    """A tile of A of 16 bits, written two elements of float32 at once, and copied out."""
+    layout, _, _ = smem_layouts(mm, kind)
+    rows, columns = mm.size.m, mm.size.k
+
+    def kernel(a, written):
+        tile = nd.make_tensor(nd.shared.array(layout.cosize, mm.a_value_type), layout)
+        for place in range(cuda.threadIdx.x, rows * columns // 2, cuda.blockDim.x):
+            row, column = 2 * place // columns, 2 * place % columns
+            tile[row, column] = nd.float32x2(a[row, column], a[row, column + 1])
+        cuda.syncthreads()
+        nd.copy(tile, nd.make_tensor(written, mm.get_layout_gmem_a()))
+
+    return jit(kernel)

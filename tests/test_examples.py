@@ -18,7 +18,7 @@ from tests.example_runs import CHECKED_RESULTS, EXAMPLES, check, run
 # What to change in an example so that its result is wrong: text, and what to put in its place.
 MISTAKES = {
     "ahead_of_time": [("mm.load_b(b, smem_b)", "mm.load_b(a, smem_b)")],
-    "attention": [("total[row] * shrink", "total[row]")],
+    "attention": [("total[row] *= shrink[row]", "total[row] *= 1")],
     "batched_gemm": [("mm.load_b(b[i], smem_b)", "mm.load_b(b[0], smem_b)")],
     "digits_classifier": [('"relu_aux": masks.pop()', '"relu_aux": masks.pop(0)')],
     "fft_2d": [("field.T, column, first + number", "field.T, column, number")],

@@ -157,6 +157,15 @@ def test_bfloat16_results():
     assert "_fragment_to_gmem" not in ptx
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("types", REAL, ids="-".join)
+def test_elements_in_shared_memory(types, kind):
+    mm = matmul(types, alignment=nd.MAX_ALIGNMENT)
+    element = numba_of(types[0])
+    ptx = ptx_of(tensor_kernels.elements(mm, kind, jit=same), element[:, ::1], element[:, ::1], element[:, ::1])
+    assert roles(ptx, mm, kind == "suggested") == {"load_a": (False, 0), "store_a": (False, 0), "place_a": (False, 4)}
+
+
 def test_sizes_are_constants():
     def kernel(out):
         acc = MM.suggest_accumulator()
@@ -199,6 +208,11 @@ def test_a_padded_layout_is_generated_as_such(asked):
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 OTHER = matmul(HALF, (COL, ROW, ROW))
+
+
+@cuda.jit(device=True)
+def put(tensor, value):
+    tensor[0, 0] = value
 
 
 def with_tensors(body):
@@ -300,7 +314,26 @@ REFUSED = {
         lambda ga, gc, a, b, c, qb, qc, other, acc, q: acc.map_fragment_index(0.5), "an integer for index",
     ),
     "an element of shared memory": (
-        lambda ga, gc, a, b, c, qb, qc, other, acc, q: a[0], "only fragments, in registers, have an index",
+        lambda ga, gc, a, b, c, qb, qc, other, acc, q: a[0], "wants a row and a column, t[row, column]",
+    ),
+    "a row that is no integer": (
+        lambda ga, gc, a, b, c, qb, qc, other, acc, q: a[0.5, 1], "wants a row and a column, t[row, column]",
+    ),
+    "an element of global memory": (
+        lambda ga, gc, a, b, c, qb, qc, other, acc, q: ga[0, 1], "of a tensor A in global memory",
+    ),
+    "a pair where nothing is promised": (
+        lambda ga, gc, a, b, c, qb, qc, other, acc, q: put(a, nd.float32x2(1, 2)), "wants no more than 2 bytes at once",
+    ),
+    "a complex element": (
+        lambda ga, gc, a, b, c, qb, qc, other, acc, q: put(a, 1j), "a number that float16 can hold",
+    ),
+    "a shuffle of float16": (
+        lambda ga, gc, a, b, c, qb, qc, other, acc, q: nd.shuffle_xor(np.float16(1), 1),
+        "wants one of float32, float64, int32, int64 for value",
+    ),
+    "a shuffle of no lanes": (
+        lambda ga, gc, a, b, c, qb, qc, other, acc, q: nd.shuffle_xor(np.float32(1), 0.5), "an integer for lanes",
     ),
 }  # fmt: skip
 

@@ -62,6 +62,16 @@ def test_nothing_is_called_and_all_stays_in_registers(generated, made, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_elements_are_found_without_a_call(generated, kind):
+    kernel = tensor_kernels.pairs(MM, kind, jit=lambda k: k)
+    found = instructions(("pairs", kind), kernel, void(C, A))
+    assert "F2FP.F16.F32.PACK_AB" in found
+    assert "STS" in found  # a word of two, not two halves
+    assert "STS.U16" not in found
+    assert (stems(found)["CALL"], stems(found)["LDL"], stems(found)["STL"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_libmathdx_makes_what_was_planned(generated, kind):
     plan, is_suggested = TensorPlan(*MM.resolved(SM90)), kind == "suggested"
     recipe = plan.recipe(is_suggested)

@@ -39,6 +39,7 @@ def store_pairs(
     more for each way to write, so that the fragment stays in registers. ``start`` is the address of the tile's first
     element in C, ``strides`` are C's, in bytes.
     """
+
     def write(value: Any, e: int) -> None:
         offset = builder.add(*(builder.mul(x, stride) for x, stride in zip(place(e), strides, strict=True)))
         pointer = builder.bitcast(builder.gep(start, [offset]), value.type.as_pointer())

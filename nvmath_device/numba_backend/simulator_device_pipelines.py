@@ -64,7 +64,7 @@ class Tile:
                 "take tile.suggest_accumulator()"
             )
         product = self._pipeline.finish()
-        values = product._tile[list(product._share)]
+        values = product._tile[accumulator.share]
         accumulator.values[: len(values)] += values
 
     def destroy(self) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from nvmath_device.matmul import Matmul
-from nvmath_device.numba_backend.simulator_arguments import Call
+from nvmath_device.numba_backend.simulator_arguments import Array, Call
 from nvmath_device.numba_backend.simulator_block import calling_thread
+from nvmath_device.numba_backend.simulator_shares import share
 from nvmath_device.numba_backend.simulator_tensors import (
     Fragment,
     Tensor,
     axpby,
     copy_fragment,
     plan_of,
-    share,
     tensor_clear,
 )
 from nvmath_device.pipelines import PipelinePlan, pipeline_plan
@@ -52,12 +52,13 @@ def zeros(mm: Matmul, linear: int, is_suggested: bool, pipeline: PipelinePlan | 
 class Accumulator(Fragment):
     """A fragment with the places in the tile of its elements."""
 
-    share: range
+    share: Array
 
     # -- questions -------------------------------------------------------------------------------------------------
 
     def map_fragment_index(self, index: Any) -> tuple[int, int]:
-        row, column = divmod(self.share.start + self._index(index) * self.share.step, self.plan.descriptor.size.n)
+        m, n, _ = self.plan.descriptor.size
+        row, column = divmod(int(self.share[index]), n) if self.is_index_in_bounds(index) else (m, n)
         return row, column
 
     def is_index_in_bounds(self, index: Any) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opaque tensors in simulated kernels: matrices in memory, and fragments, a thread's part of C.
 
-Element e of a tile, row by row, belongs to thread e % threads. Copies are shared out to the threads in the same way;
-what a copy into shared memory moves is there after the thread's ``copy_wait``, as late as a GPU may be.
+Copies are shared out to the threads element by element. What a copy into shared memory moves is there after the
+thread's ``copy_wait``, as late as a GPU may be.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from nvmath_device.numba_backend.simulator_arguments import described as describ
 from nvmath_device.numba_backend.simulator_block import Block, calling_thread
 from nvmath_device.numba_backend.simulator_products import Operands, compute, scalar
 from nvmath_device.numba_backend.simulator_shared import poison, storage_dtype
+from nvmath_device.numba_backend.simulator_shares import share
 from nvmath_device.pipelines import PipelinePlan
 from nvmath_device.tensor_layouts import GMEM, RMEM, SMEM, Layout
 from nvmath_device.tensor_plans import TensorPlan
@@ -34,6 +35,7 @@ from nvmath_device.tensor_rules import (
     check_fragment,
     check_fragment_copy,
     check_same_layout,
+    check_vector,
     copy_alignment,
 )
 
@@ -62,16 +64,41 @@ class Tensor(Operand):
         return self.values.size
 
     def __getitem__(self, index: Any) -> Any:
-        raise self._no_element("read")
+        return self.values[self._place(index, "read")]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise self._no_element("written")
+        row, column = self._place(index, "written")
+        names = getattr(getattr(value, "dtype", None), "names", None)
+        if names is None or self.values.dtype.names is not None:
+            self.values[row, column] = value
+            return
+        self._check_vector(row, column, len(names))
+        along = 0 if self.plan.layouts[self.place].strides[0] == 1 else 1
+        for step, name in enumerate(names):
+            self.values[row + step * (1 - along), column + step * along] = value[name]
 
-    def _no_element(self, what: str) -> Exception:
-        return Call("tensor", self.described).typing_error(
-            f"cannot have an element {what}: only fragments, in registers, have an index; copy it to one with "
-            "copy_fragment, or use the array that the tensor was made of"
-        )
+    def _place(self, index: Any, what: str) -> tuple[int, int]:
+        call = Call("tensor", self.described)
+        if self.memory != SMEM:
+            raise call.typing_error(
+                f"cannot have an element {what}: only fragments, in registers, have an index, and tensors in shared "
+                "memory a row and a column; copy it to one of them, or use the array that the tensor was made of"
+            )
+        if not (isinstance(index, tuple) and len(index) == 2 and all(hasattr(x, "__index__") for x in index)):
+            raise call.typing_error(f"wants a row and a column, t[row, column], for an element, got {index!r}")
+        row, column = (x.__index__() for x in index)
+        if not (0 <= row < self.values.shape[0] and 0 <= column < self.values.shape[1]):
+            raise call.execution_error(f"is of {self.values.shape}, and has no element {(row, column)}")
+        return row, column
+
+    def _check_vector(self, row: int, column: int, count: int) -> None:
+        call = Call("tensor", self.described)
+        check_vector(call.typing_error, self, count)
+        first = row if self.plan.layouts[self.place].strides[0] == 1 else column
+        if first % count:
+            raise call.execution_error(
+                f"has {count} elements at once at multiples of {count} along its lines, and {(row, column)} is none"
+            )
 
     def __repr__(self) -> str:
         return f"tensor {self.described}"
@@ -109,12 +136,6 @@ class Fragment(Tensor):
         if not 0 <= index.__index__() < self.size:
             raise call.execution_error(f"has elements 0 to {self.size - 1}, and {index} is none of them")
         return index.__index__()
-
-
-def share(plan: TensorPlan, linear: int) -> range:
-    """Places in the tile of the elements that a thread has."""
-    m, n, _ = plan.descriptor.size
-    return range(linear, m * n, plan.block_dim.size)
 
 
 # -- making them -----------------------------------------------------------------------------------------------------
@@ -240,9 +261,9 @@ def copy_fragment(call: Call, src: Tensor, dst: Tensor, alignment: int) -> None:
     mine = share(src.plan, thread.linear)
     if fragment is src:
         call.writable("dst", dst.values)
-        other.values.flat[mine.start : mine.stop : mine.step] = fragment.values[: len(mine)]
+        other.values.flat[mine] = fragment.values[: len(mine)]
     else:
-        fragment.values[: len(mine)] = other.values.flat[mine.start : mine.stop : mine.step]
+        fragment.values[: len(mine)] = other.values.flat[mine]
 
 
 # -- registers -------------------------------------------------------------------------------------------------------

@@ -21,18 +21,23 @@ from nvmath_device.numba_backend.pipeline_calls import INT, POINTER, kept
 from nvmath_device.numba_backend.tensor_types import TensorType
 from nvmath_device.numba_backend.tensor_values import Functions, passed
 from nvmath_device.tensor_layouts import SMEM
+from nvmath_device.tensor_rules import check_vector
 
 _PLACE = types.UniTuple(types.int64, 2)
+
+
+def _error(text: str) -> KernelTypingError:
+    return KernelTypingError(f"a tensor {text}")
 
 
 def _is_element(args: tuple[Any, ...]) -> bool:
     """Whether a tensor in shared memory is asked for a row and a column."""
     if not isinstance(args[0], TensorType) or args[0].memory != SMEM:
         return False
-    given = args[1]
-    if not (isinstance(given, types.BaseTuple) and len(given) == 2 and all(isinstance(t, types.Integer) for t in given)):
+    given = list(args[1]) if isinstance(args[1], types.BaseTuple) else [args[1]]
+    if len(given) != 2 or not all(isinstance(t, types.Integer) for t in given):
         raise KernelTypingError(
-            f"wants a row and a column, t[row, column], for an element of a tensor {args[0].described}, got {given}"
+            f"wants a row and a column, t[row, column], for an element of a tensor {args[0].described}, got {args[1]}"
         )
     if not args[0].is_number:
         raise KernelTypingError(f"elements of {args[0].element} are no numbers that kernels have")
@@ -53,7 +58,7 @@ class _SetItem(AbstractTemplate):
         if len(args) != 3 or not _is_element(args):
             return None
         if isinstance(args[2], VectorType):
-            _check_vector(args[0], args[2])
+            check_vector(_error, args[0], args[2].num_elements)
         else:
             check_number(args[2], args[0].element, "a tensor")
         return signature(types.none, args[0], _PLACE, types.unliteral(args[2]))
@@ -75,16 +80,6 @@ def _lower_set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     data = context.data_model_manager[typ.element].as_data(builder, value)
     builder.store(data, address(context, builder, typ, *args[:2]))
     return context.get_dummy_value()
-
-
-def _check_vector(typ: TensorType, given: Any) -> None:
-    """Neighbours that a copy moves at once lie next to each other in every layout."""
-    nbytes = given.num_elements * typ.plan.value(typ.place).itemsize
-    if typ.is_complex or nbytes > typ.plan.promised(typ.place):
-        raise KernelTypingError(
-            f"{given.num_elements} elements of a tensor {typ.described} are {nbytes} bytes, and the descriptor promises "
-            f"neighbours of {typ.plan.promised(typ.place)} bytes only; give it a larger alignment, or write one by one"
-        )
 
 
 def _store_vector(

@@ -184,6 +184,59 @@ def test_whole_products_with_two_stages_and_two_matmuls():
     assert np.linalg.norm(d.copy_to_host() - want) / np.linalg.norm(want) <= 3e-4  # a sum may round to another float16
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", [ROW, COL])
+def test_elements_in_shared_memory(order, kind):
+    """Where a layout has them, and where copies look for them."""
+    mm = matmul((64, 32, 32), TYPES["half"], (order, ROW, ROW), alignment=nd.MAX_ALIGNMENT)
+    a = np.asarray(np.arange(64 * 32).reshape(64, 32), np.float16, order="F" if order == COL else "C")
+    read, written = (cuda.to_device(np.full_like(a, np.nan)) for _ in range(2))
+    tensor_kernels.elements(mm, kind)[1, 128](cuda.to_device(a), read, written)
+    np.testing.assert_array_equal(read.copy_to_host(), a)
+    np.testing.assert_array_equal(written.copy_to_host(), a[::-1, ::-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_in_shared_memory(kind):
+    mm = matmul((64, 32, 32), TYPES["half"], alignment=nd.MAX_ALIGNMENT)
+    a = np.random.default_rng(4).uniform(-1, 1, (64, 32)).astype(np.float32)
+    written = cuda.to_device(np.full((64, 32), np.nan, np.float16))
+    tensor_kernels.pairs(mm, kind)[1, 128](cuda.to_device(a), written)
+    np.testing.assert_array_equal(written.copy_to_host(), a.astype(np.float16))
+
+
+def test_threads_hold_what_simulated_threads_do():
+    """examples/attention.py relies on it: two neighbours and the two eight rows below, warps in two columns."""
+    mm = matmul((64, 32, 32), TYPES["half"], alignment=nd.MAX_ALIGNMENT)
+    size = mm.suggest_layout_rmem_c().size
+
+    @nd.jit
+    def kernel(places):
+        acc = mm.suggest_accumulator()
+        for i in range(acc.size):
+            places[cuda.threadIdx.x, i, 0], places[cuda.threadIdx.x, i, 1] = acc.map_fragment_index(i)
+
+    places = cuda.to_device(np.zeros((128, size, 2), np.int64))
+    kernel[1, 128](places)
+    warp, lane = np.divmod(np.arange(128)[:, None], 32)
+    tile, e = np.divmod(np.arange(size)[None], 4)
+    rows = 32 * (tile % 2) + 16 * (warp % 2) + 8 * (e // 2) + lane // 4
+    columns = 16 * (tile // 2) + 8 * (warp // 2) + 2 * (lane % 4) + e % 2
+    np.testing.assert_array_equal(places.copy_to_host(), np.stack([rows, columns], -1))
+
+
+def test_each_thread_gets_its_partners_number():
+    @cuda.jit
+    def kernel(x, y):
+        y[cuda.threadIdx.x] = nd.shuffle_xor(x[cuda.threadIdx.x], 6)
+
+    for dtype in (np.float32, np.float64, np.int32, np.int64):
+        x = (np.arange(64) * 3 - 7).astype(dtype)
+        y = cuda.to_device(np.zeros_like(x))
+        kernel[1, 64](cuda.to_device(x), y)
+        np.testing.assert_array_equal(y.copy_to_host(), x[np.arange(64) ^ 6])
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"), [("edge", "copies know no edges"), ("address", "multiple of 16 bytes"), ("block", "block")]
 )

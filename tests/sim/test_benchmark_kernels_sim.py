@@ -27,15 +27,15 @@ def test_every_product_of_a_batch(variant):
     np.testing.assert_allclose(c.copy_to_host(), a.astype(float) @ b.astype(float), atol=1e-5)
 
 
-@pytest.mark.parametrize("padding", [0, 8])
-def test_attention(padding):
+@pytest.mark.parametrize("tile", [(16, 16, 32), (32, 16, 128)], ids=["a warp", "warps in two columns"])
+def test_attention(tile):
     """Queries and keys that no tile divides."""
-    heads, queries, keys, depth = 1, 20, 40, 16
-    tiling = attention_kernels.Tiling(depth, tile=16, per_row=2, padding=padding)
+    heads, queries, keys, depth = 1, 40, 40, 16
+    tiling = attention_kernels.Tiling(depth, *tile)
     rng = np.random.default_rng(22)
     q, k, v = (rng.normal(size=(heads, n, depth)).astype(np.float16) for n in (queries, keys, keys))
     o = cuda.to_device(np.full((heads, queries, depth), np.nan, np.float16))
-    grid = (-(-queries // tiling.tile), heads)
+    grid = (-(-queries // tiling.queries), heads)
     kernel = attention_kernels.attention_kernel(tiling)
     kernel[grid, tiling.threads, 0, tiling.shared.size](*map(cuda.to_device, (q, k, v)), o)
 

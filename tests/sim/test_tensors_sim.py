@@ -10,6 +10,8 @@ from numba import cuda
 
 import nvmath_device as nd
 from nvmath_device.errors import KernelExecutionError, KernelTypingError
+from nvmath_device.numba_backend.simulator_shares import share
+from nvmath_device.tensor_plans import TensorPlan
 from tests import tensor_kernels
 from tests.tensor_cases import COL, ROW, TYPES, Case
 
@@ -153,6 +155,40 @@ def test_two_matmuls_in_one_kernel(abc):
     np.testing.assert_allclose(abc[2].copy_to_host(), rounded @ rounded, atol=2e-2)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("arrangement", [(ROW,) * 3, (COL,) * 3], ids="-".join)
+def test_elements_in_shared_memory(arrangement, kind):
+    order = "F" if arrangement[0] == COL else "C"
+    a = np.asarray(np.arange(72).reshape(9, 8), np.float16, order=order)
+    read, written = (cuda.to_device(np.full_like(a, np.nan)) for _ in range(2))
+    mm = matmul((9, 7, 8), TYPES["half"], arrangement)
+    tensor_kernels.elements(mm, kind)[1, 32](cuda.to_device(a), read, written)
+    np.testing.assert_array_equal(read.copy_to_host(), a)
+    np.testing.assert_array_equal(written.copy_to_host(), a[::-1, ::-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_in_shared_memory(kind):
+    mm = matmul((9, 7, 8), TYPES["half"], alignment=nd.MAX_ALIGNMENT)
+    a = np.random.default_rng(4).uniform(-1, 1, (9, 8)).astype(np.float32)
+    written = cuda.to_device(np.full((9, 8), np.nan, np.float16))
+    tensor_kernels.pairs(mm, kind)[1, 32](cuda.to_device(a), written)
+    np.testing.assert_array_equal(written.copy_to_host(), a.astype(np.float16))
+
+
+@pytest.mark.parametrize("threads", [32, 64, 128, 256, 48])
+def test_every_element_belongs_to_one_thread(threads):
+    """In pairs and by eights where tile and block allow it, which 48 threads do not."""
+    plan = TensorPlan(*matmul((128, 32, 16), TYPES["half"], block_size=threads)._here)
+    shares = [share(plan, linear) for linear in range(threads)]
+    assert sorted(np.concatenate(shares)) == list(range(128 * 32))
+    rows, columns = np.divmod(shares[5], 32)
+    if threads == 48:
+        assert np.unique(np.diff(shares[5])) == 48
+    else:
+        assert (rows[:4].tolist(), columns[:4].tolist()) == ([1, 1, 9, 9], [2, 3, 2, 3])
+
+
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +201,32 @@ def refused(kernel, *args, error=KernelTypingError, threads=32):
     with pytest.raises(error) as caught:
         run(kernel, *args, threads=threads)
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "error", "words"),
+    [
+        (0, 1, KernelTypingError, "wants a row and a column"),
+        ((8, 0), 1, KernelExecutionError, "has no element (8, 0)"),
+        ((0, 1), "pair", KernelExecutionError, "at multiples of 2"),
+        ((0, 0), "four", KernelTypingError, "wants no more than 4 bytes at once"),
+    ],
+)
+def test_elements_that_are_none(place, value, error, words):
+    mm = matmul((8, 8, 4), TYPES["half"], alignment=(4, 4, 4))
+
+    def kernel():
+        vectors = {"pair": nd.float32x2(1, 2), "four": nd.float32x4(1, 2, 3, 4)}
+        shared_tensor(mm, "a")[place] = vectors.get(value, value)
+
+    assert words in refused(kernel, error=error)
+
+
+def test_an_element_of_global_memory_is_refused(abc):
+    def kernel(a):
+        nd.make_tensor(a, MM.get_layout_gmem_a())[0, 0]
+
+    assert "only fragments, in registers, have an index" in refused(kernel, abc[0])
 
 
 def test_a_mix_of_layouts_is_refused(abc):
