@@ -14,8 +14,8 @@ WARP = 32
 def share(plan: TensorPlan, linear: int) -> Array:
     """Places in the tile, row by row, of the elements of a thread, in its order of them.
 
-    As libmathdx shares a tile of tensor cores out, where the tile and the block allow it: in pieces of 16 x 8, of which a
-    thread has two pairs of neighbours, eight rows apart; warps in two columns where there are four or more. Otherwise
+    As libmathdx shares out a tile of tensor cores, where the tile and the block allow it: in pieces of 16 x 8, of which
+    a thread has two pairs of neighbours, eight rows apart; warps in two columns where there are four or more. Otherwise
     every so many elements.
     """
     m, n, _ = plan.descriptor.size

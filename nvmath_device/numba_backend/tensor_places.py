@@ -90,7 +90,7 @@ def _store_vector(
     numbers = [getattr(struct, name) for name in given.attr_names]
     pointer = address(context, builder, typ, tensor, place)
     nbytes = typ.plan.value(typ.place).itemsize
-    if comes_in_pairs(given.base_type, typ.element, len(numbers), typ.plan.execution.sm):
+    if comes_in_pairs(given.base_type, typ.element, len(numbers), typ.plan.execution.sm):  # type: ignore[arg-type]
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
         words, nbytes = [packed(builder, typ.element, *pair) for pair in pairs], 2 * nbytes
     else:
