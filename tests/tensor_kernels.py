@@ -150,11 +150,11 @@ def elements(mm, kind, *, jit=nd.jit):
 def pairs(mm, kind, *, jit=nd.jit):
     """A tile of A of 16 bits, written two elements of float32 at once, and copied out."""
     layout, _, _ = smem_layouts(mm, kind)
-    rows, columns = mm.size.m, mm.size.k
+    rows, columns, threads = mm.size.m, mm.size.k, mm.block_dim.size
 
     def kernel(a, written):
         tile = nd.make_tensor(nd.shared.array(layout.cosize, mm.a_value_type), layout)
-        for place in range(cuda.threadIdx.x, rows * columns // 2, cuda.blockDim.x):
+        for place in range(cuda.threadIdx.x, rows * columns // 2, threads):
             row, column = 2 * place // columns, 2 * place % columns
             tile[row, column] = nd.float32x2(a[row, column], a[row, column + 1])
         cuda.syncthreads()
