@@ -32,7 +32,7 @@ def tilings(depth: int) -> tuple[Any, ...]:
     example = Tiling(depth, 128, 64, 256, registers=128), Tiling(depth, 128, 64, 256)
     small = Tiling(depth, 64, 64, 128)
     if depth > 64:
-        return *example, small
+        return *example, Tiling(depth, 128, 32, 256, registers=128), small
     return *example, Tiling(depth, 128, 64, 128), small, Tiling(depth, 64, 64, 128, registers=128)
 
 
