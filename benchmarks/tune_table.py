@@ -90,8 +90,7 @@ def add_line(path: Path, tuned: nd.Tuned) -> None:
     new = line_of(tuned)
     places = {json.dumps([line[name] for name in KEY]): line for line in content["tiles"]}
     places[json.dumps([new[name] for name in KEY])] = new
-    facts = {"device": tuned.device["name"], "versions": dict(tuned.versions)}
-    write(path, {**facts, "tiles": list(places.values())}, "tiles")
+    write(path, {"device": tuned.device["name"], "tiles": list(places.values())}, "tiles")
 
 
 def add_trials(path: Path, tuned: nd.Tuned) -> None:
