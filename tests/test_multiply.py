@@ -81,6 +81,16 @@ def test_the_whole_loop_is_inlined_and_takes_the_fastest_path(codes, name):
     assert (counted["HMMA"], counted["CALL"], counted["LDL"]) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("name", ["product", "persistent"])
+def test_the_tma_sees_the_descriptors_that_a_block_has_written(codes, name):
+    """They are released to the device after the last is written, and what the TMA keeps of others is dropped then."""
+    found = sass.instructions(codes[name].cubin)
+    dropped = found.index("UTMACCTL.IV")
+    written = max(at for at, x in enumerate(found[:dropped]) if x.startswith("STG"))
+    assert any(x.startswith("MEMBAR") and x.endswith("GPU") for x in found[written:dropped])
+    assert found.index("UTMACCTL.PF") > dropped
+
+
 @cuda.jit(device=True)
 def scaled_sum(value, element, row, column, scale):
     return value * scale[row] + element

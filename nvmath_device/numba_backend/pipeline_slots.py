@@ -65,8 +65,17 @@ def _flag(builder: Any, slot: Any) -> Any:
     return builder.addrspacecast(builder.bitcast(place, _WORD.as_pointer()), _WORD.as_pointer(_GLOBAL))
 
 
+def release_descriptors(builder: Any) -> None:
+    """Have the tensor descriptors that this thread has written arrive where the TMA reads them, before a barrier.
+
+    A barrier alone orders them for the threads of the block; the TMA would find what the block before left in the slot.
+    """
+    fence = ir.FunctionType(ir.VoidType(), [])
+    builder.asm(fence, "fence.proxy.tensormap::generic.release.gpu;", "~{memory}", [], side_effect=True)
+
+
 def acquire_descriptors(builder: Any, address: Any, nbytes: int) -> None:
-    """Have the TMA of this thread's later commands see the tensor descriptors that another thread has written."""
+    """Have the TMA of this thread's later commands see the tensor descriptors that another thread has released."""
     function = ir.FunctionType(ir.VoidType(), [_LONG])
     text = f"fence.proxy.tensormap::generic.acquire.gpu [$0], {_DESCRIPTOR_BYTES};"
     fence = ir.InlineAsm(function, text, "l,~{memory}", side_effect=True)

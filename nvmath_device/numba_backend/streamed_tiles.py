@@ -8,7 +8,7 @@ from typing import Any
 from nvmath_device.numba_backend.accumulators import new_accumulator
 from nvmath_device.numba_backend.block_threads import barrier, is_first_of_warp, is_first_thread
 from nvmath_device.numba_backend.pipeline_calls import BYTE, Functions, kept, matrix, pipeline, room, tensor
-from nvmath_device.numba_backend.pipeline_slots import Slots, acquire_descriptors, give_back
+from nvmath_device.numba_backend.pipeline_slots import Slots, acquire_descriptors, give_back, release_descriptors
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PIPELINE_BYTES, TILE_BYTES, PipelinePlan
 
@@ -17,14 +17,17 @@ def create(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
     """A pipeline for two matrices, made by one thread for all of the block."""
     names = Functions(context, builder, plan)
     slots = Slots(builder.module, plan.recipe.symbol)
+    has_descriptors = plan.execution.sm >= (9, 0)  # type: ignore[operator]
     with builder.if_then(is_first_thread(builder)):
         address = slots.take(builder)
         a, b = (matrix(context, builder, plan, x, array_types[x], array) for x, array in enumerate((made.a, made.b)))
         names.call("pipeline_create", [pipeline(address), a, b])
+        if has_descriptors:
+            release_descriptors(builder)
         slots.share(builder, address)
     barrier(builder)
     made.device = slots.shared(builder)
-    if plan.execution.sm >= (9, 0):  # type: ignore[operator]
+    if has_descriptors:
         with builder.if_then(is_first_of_warp(builder)):
             acquire_descriptors(builder, made.device, PIPELINE_BYTES)
     made.tile = room(builder, BYTE, TILE_BYTES)

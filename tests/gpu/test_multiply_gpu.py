@@ -131,6 +131,25 @@ def test_products_of_any_extents(kind, shape):
     assert (got == 77).sum() == got.size - m * n
 
 
+def test_every_block_fetches_from_its_own_matrices():
+    """A block's descriptors lie where those of other matrices were a moment before."""
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-4, 5, (4000, lines, 64)).astype(np.float16) for lines in (128, 256))
+    want = a.astype(np.float32) @ b.astype(np.float32).transpose(0, 2, 1)
+
+    @nd.jit
+    def products(a, b, c):
+        of = cuda.blockIdx.x
+        FAST.multiply(a[of], b[of].T, 0, 0).store(c[of])
+
+    on_gpu = cuda.to_device(a), cuda.to_device(b)
+    c = cuda.to_device(np.full(want.shape, np.nan, np.float32))
+    for _ in range(5):
+        products[len(a), FAST.block_dim, 0, FAST.get_pipeline_storage_size()](*on_gpu, c)
+        wrong = np.flatnonzero((c.copy_to_host() != want).any((1, 2)))
+        assert wrong.size == 0
+
+
 @nd.jit
 def by_hand(a, b, c):
     """A tile of ANY_ADDRESS with a loop of one's own over K."""
