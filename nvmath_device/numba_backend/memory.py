@@ -102,6 +102,13 @@ def far_address(builder: Any, pointer: Any) -> Any:
     return builder.ptrtoint(pointer, _INT64)
 
 
+def is_global(builder: Any, far: Any) -> Any:
+    """Whether a far address is one of global memory, an i1."""
+    prototype = ir.FunctionType(ir.IntType(1), [_BYTE_POINTER])
+    function = cgutils.get_or_insert_function(builder.module, prototype, "llvm.nvvm.isspacep.global")
+    return builder.call(function, [_far_pointer(builder, far, ir.IntType(8))])
+
+
 # -- addresses back to pointers ------------------------------------------------------------------------------
 
 
@@ -173,9 +180,7 @@ def _quotient(typingctx: Any, i: Any, n: Any) -> Any:
 @intrinsic
 def _is_global(typingctx: Any, far: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        prototype = ir.FunctionType(ir.IntType(1), [_BYTE_POINTER])
-        function = cgutils.get_or_insert_function(builder.module, prototype, "llvm.nvvm.isspacep.global")
-        return builder.call(function, [_far_pointer(builder, args[0], ir.IntType(8))])
+        return is_global(builder, args[0])
 
     return types.boolean(types.int64), codegen
 

@@ -15,9 +15,9 @@ from nvmath_device.descriptors import MatrixLayout
 from nvmath_device.dtypes import ValueType
 from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.block_threads import linear_thread
-from nvmath_device.numba_backend.memory import far_address
+from nvmath_device.numba_backend.memory import far_address, is_global
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG
-from nvmath_device.numba_backend.vector_fetches import Walk, clipped, copy, is_global
+from nvmath_device.numba_backend.vector_fetches import Walk, clipped, copy
 from nvmath_device.own_products import TURNED_K, inner_outer
 
 

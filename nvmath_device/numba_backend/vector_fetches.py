@@ -16,8 +16,8 @@ from nvmath_device.descriptors import ROW_MAJOR, MatrixLayout
 from nvmath_device.dtypes import ValueType
 from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.block_threads import linear_thread
-from nvmath_device.numba_backend.memory import far_address
-from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER
+from nvmath_device.numba_backend.memory import far_address, is_global
+from nvmath_device.numba_backend.pipeline_calls import INT, LONG
 from nvmath_device.own_products import VECTOR_BYTES, inner_outer
 
 _MOST_ELEMENTS = 2**27  # of up to 8 bytes
@@ -118,12 +118,6 @@ def copy(builder: Any, near: Any, far: Any, is_inside: Any, size: int) -> None:
     level = "cg" if size == VECTOR_BYTES else "ca"  # cg, past the L1 cache, exists for 16 bytes only
     text = f"cp.async.{level}.shared.global [$0], [$1], {size}, $2;"
     builder.asm(prototype, text, "r,l,r,~{memory}", [near, far, count], side_effect=True)
-
-
-def is_global(builder: Any, address: Any) -> Any:
-    prototype = ir.FunctionType(ir.IntType(1), [POINTER])
-    function = cgutils.get_or_insert_function(builder.module, prototype, "llvm.nvvm.isspacep.global")
-    return builder.call(function, [builder.inttoptr(address, POINTER)])
 
 
 def clipped(builder: Any, count: Any) -> Any:

@@ -12,6 +12,7 @@ from numba import cuda
 
 import nvmath_device as nd
 from nvmath_device.errors import LaunchError
+from tests.gpu.spoiled import spoil
 
 ROW, COL = "row_major", "col_major"
 TYPES = ("float16", "float16", "float32")
@@ -59,19 +60,6 @@ KERNELS = {
         "double along mn": DOUBLE_ALONG_MN,
     }.items()
 }
-
-
-@cuda.jit
-def spoil_shared_memory(words):
-    """NaN, in every type of floats, in the shared memory that the next kernel finds."""
-    memory = nd.shared.array(0, np.uint32)
-    for i in range(cuda.threadIdx.x, words, cuda.blockDim.x):
-        memory[i] = np.uint32(0xFFFFFFFF)
-    cuda.syncthreads()
-
-
-def spoil():
-    spoil_shared_memory[132, 256, 0, 227 * 1024](227 * 256)
 
 
 def surrounded(x, by):

@@ -12,6 +12,7 @@ from numba import cuda
 
 import nvmath_device as nd
 from nvmath_device.pipelines import pipeline_plan
+from tests.gpu.spoiled import spoil
 
 ROW, COL = "row_major", "col_major"
 ORDERS = tuple(itertools.product((ROW, COL), repeat=2))
@@ -78,19 +79,6 @@ def placed(x, left, further):
     whole = cuda.to_device(host if is_row else np.asfortranarray(host.T))
     rows, columns = (slice(1, -1), slice(left, left + lines.shape[1]))[:: 1 if is_row else -1]
     return whole[rows, columns]
-
-
-def spoil():
-    """NaN in the shared memory that the next kernel finds."""
-    _spoil[132, 256, 0, 227 * 1024](227 * 256)
-
-
-@cuda.jit
-def _spoil(words):
-    memory = nd.shared.array(0, np.uint32)
-    for i in range(cuda.threadIdx.x, words, cuda.blockDim.x):
-        memory[i] = np.uint32(0xFFFFFFFF)
-    cuda.syncthreads()
 
 
 def grid_of(mm, m, n):
