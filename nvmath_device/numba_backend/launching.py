@@ -113,7 +113,8 @@ class Launch:
     """Launches of one kernel in one configuration, with arguments of one kind.
 
     :meth:`launch` takes any such arguments, read before. :meth:`shortcut` gives a function for those that are like the
-    ones just launched: they are compared and put in place without being read.
+    ones just put in place: they are compared and put in place without being read. Nothing else may fill the parameters
+    of a launch with a shortcut.
     """
 
     def __init__(self, kernel: LoadedKernel, config: Config) -> None:
@@ -127,9 +128,10 @@ class Launch:
         if kernel.code.cooperative:
             self._attribute = _Attribute(_COOPERATIVE, b"", 1)
             self._config.attributes, self._config.count = ctypes.pointer(self._attribute), 1
+        # A cast pointer keeps what it points to, and a slot the memory it lies in: functions made of them outlive this.
         self._call = (
-            ctypes.c_void_p(ctypes.addressof(self._config)), ctypes.c_void_p(kernel.function),
-            ctypes.c_void_p(ctypes.addressof(self._addresses)), None,
+            ctypes.cast(ctypes.pointer(self._config), ctypes.c_void_p), ctypes.c_void_p(kernel.function),
+            ctypes.cast(self._addresses, ctypes.c_void_p), None,
         )  # fmt: skip
         self._function = _launch_function()
         self._lock = threading.Lock()
@@ -156,7 +158,7 @@ class Launch:
     ) -> Callable[[tuple[Any, ...]], bool] | None:
         """A function of arguments that launches where they are like these, and says whether it did.
 
-        ``None`` where an argument is of a kind that has to be read each time.
+        These are the ones in place. ``None`` where an argument is of a kind that has to be read each time.
         """
         write_each = [write for write in self.writers(arguments, values) if write is not None]
         if len(write_each) < len(arguments):
