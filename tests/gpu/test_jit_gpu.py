@@ -74,6 +74,16 @@ def test_arrays_of_each_library(library):
         assert np.allclose(to_numpy(dy), y, rtol=1e-6, atol=1e-6)
 
 
+@LIBRARIES
+def test_extents_that_take_turns(library):
+    """All but the first of each are recognised without being read."""
+    for n in (N, 10, N, 10, 10, N):
+        dx, dy = on(library, random(n, seed=n)), on(library, np.zeros(N, "float32")[:n])
+        copy[8, 128](dx, dy)
+        cuda.synchronize()
+        assert np.array_equal(to_numpy(dy), random(n, seed=n))
+
+
 @needs["cupy"]
 @needs["torch"]
 def test_libraries_mixed_and_dlpack_alone():
