@@ -6,25 +6,26 @@ PYTHON ?= python3
 CUDA ?= $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
 EXTRA := $(if $(filter 12,$(CUDA)),cu12,cu13)
 INSTALLED := .venv/installed-$(EXTRA)
-PASSES := tests/gpu tests/sim "tests --ignore=tests/gpu"
-
-export NVMATH_DEVICE_TEST_EVENTS := $(CURDIR)/.venv/test-events
+EVENTS := $(CURDIR)/.venv/test-events
 
 .PHONY: quickstart test lint clean
 
 quickstart: $(INSTALLED)
 	.venv/bin/python examples/quickstart.py
 
-# The simulator is chosen before Numba is imported, so its tests are a process of their own. All passes run, also after a failure.
+# The simulator is chosen before Numba is imported, so its tests are a process of their own. Half of the work is done beside
+# the other half, and what it said is shown behind it. All passes run, also after a failure.
 test: $(INSTALLED)
-	@rm -f "$(NVMATH_DEVICE_TEST_EVENTS)"; status=0; \
+	@rm -f "$(EVENTS)" "$(EVENTS)-beside"; status=0; \
 	.venv/bin/ruff check --output-format=concise . || status=1; \
-	for pass in $(PASSES); do \
-	    echo "== pytest $$pass"; .venv/bin/python -m pytest $(PYTEST_ARGS) $$pass || status=1; \
-	done; \
+	pass() { echo "== pytest $$*"; NVMATH_DEVICE_TEST_EVENTS=$$events .venv/bin/python -m pytest $(PYTEST_ARGS) $$*; }; \
+	(status=0; events="$(EVENTS)-beside"; \
+	    pass tests/sim || status=1; pass tests/host || status=1; exit $$status) > .venv/beside.log 2>&1 & beside=$$!; \
+	events="$(EVENTS)"; pass tests/gpu || status=1; pass tests --ignore=tests/gpu --ignore=tests/host || status=1; \
+	wait $$beside || status=1; cat .venv/beside.log; \
 	awk '{ n[$$1]++ } END { \
 	    printf "== all passes: %d LTO-IRs generated, %d cubins linked, %d simulated kernels\n", n["ltoir"], n["cubin"], n["simulated"]; \
-	    printf "%d passed, %d failed, %d skipped\n", n["passed"], n["failed"] + n["error"], n["skipped"] }' "$(NVMATH_DEVICE_TEST_EVENTS)"; \
+	    printf "%d passed, %d failed, %d skipped\n", n["passed"], n["failed"] + n["error"], n["skipped"] }' "$(EVENTS)" "$(EVENTS)-beside"; \
 	exit $$status
 
 lint: $(INSTALLED)
