@@ -188,7 +188,7 @@ def _lower_map(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args:
         for e in range(typ.plan.fragment_size):
             if e % _IN_ORDER == 0:
                 keep_order(builder)
-            elements.put(e, call([elements.get(e), *place(e), *rest]))
+            elements.put(e, call([elements.values[e], *place(e), *rest]))
     return elements.made()
 
 
@@ -205,7 +205,7 @@ def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, a
         for e in range(typ.plan.fragment_size):
             at = place(e)
             with_it = _load(context, builder, x_type, x, at) if tile is None else tile[elements.place_in_tile(e)]
-            elements.put(e, call([elements.get(e), with_it, *at, *rest]))
+            elements.put(e, call([elements.values[e], with_it, *at, *rest]))
     if tile is not None:
         tile.leave()
     return elements.made()
@@ -239,12 +239,19 @@ class _Elements:
     """The elements of an accumulator, one after the other, and those of the one that is made of them.
 
     In new memory: what has been read is dead then, so that neither has to leave the registers.
+
+    Attributes:
+        values: all elements, read before anything is made of them. The compiler follows what was written through so
+            many blocks of code only, and the last elements would be read behind those that a function with branches
+            has for the first: from local memory.
     """
 
     def __init__(self, context: Any, builder: Any, typ: AccumulatorType, this: Any) -> None:
         self._context, self._builder, self._typ = context, builder, typ
         self._acc, self._made = (cgutils.create_struct_proxy(typ)(context, builder, value=this) for _ in range(2))
-        self._made.fragment = room(builder, context.get_data_type(typ.element), typ.plan.fragment_size)
+        size = typ.plan.fragment_size
+        self._made.fragment = room(builder, context.get_data_type(typ.element), size)
+        self.values = [builder.load(_element(context, builder, typ, self._acc, e)) for e in range(size)]
         self._coordinate = _Coordinate(builder, elements_of(context, builder, typ.plan), self._acc)
 
     def places(self) -> Iterator[Callable[[int], Any]]:
@@ -277,9 +284,6 @@ class _Elements:
         last = builder.sub(extent, ir.Constant(LONG, 1))
         first = emit.least(builder, first, last)
         return first, emit.least(builder, builder.sub(last, first), ir.Constant(LONG, 2**31 - 1))
-
-    def get(self, e: int) -> Any:
-        return self._builder.load(_element(self._context, self._builder, self._typ, self._acc, e))
 
     def put(self, e: int, value: Any) -> None:
         self._builder.store(value, _element(self._context, self._builder, self._typ, self._made, e))
