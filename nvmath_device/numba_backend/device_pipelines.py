@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
@@ -17,7 +16,7 @@ from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
 from nvmath_device.numba_backend.generated import RequiredBlock
 from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline_target, register_value
 from nvmath_device.numba_backend.operands import check_order, check_view
-from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER, extents_of, pitch_of, room
+from nvmath_device.numba_backend.pipeline_calls import INT, POINTER, extents_of, pitch_of, room, tile_place, which_tile
 from nvmath_device.pipelines import PipelinePlan, pipeline_plan
 
 
@@ -38,10 +37,10 @@ class PipelineType(types.Type):
 
 @register_model(PipelineType)
 class _Model(models.StructModel):
-    """The matrices; where libmathdx's objects are, of the matrices and of the tile; the tile's first row and column."""
+    """The matrices; where libmathdx's objects are, of the matrices and of the tile; which tile it is: i and j."""
 
     def __init__(self, manager: Any, typ: Any) -> None:
-        objects = [("device", types.voidptr), ("tile", types.voidptr), ("place", types.CPointer(types.int64))]
+        objects = [("device", types.voidptr), ("tile", types.voidptr), ("which", types.CPointer(types.int32))]
         super().__init__(manager, typ, [*zip("ab", typ.arrays, strict=True), *objects])
 
 
@@ -55,32 +54,30 @@ def create(context: Any, builder: Any, typ: PipelineType, arrays: Any) -> Any:
     uses_dynamic_shared(context, typ.plan.buffer_bytes, RequiredBlock(typ.plan.block_dim, exact=True))
     made = cgutils.create_struct_proxy(typ)(context, builder)
     made.a, made.b = arrays[:2]
-    made.place = builder.bitcast(room(builder, LONG, 2), LONG.as_pointer())
+    made.which = builder.bitcast(room(builder, INT, 2), INT.as_pointer())
     typ.tiles.create(context, builder, typ.plan, made, typ.arrays)
     return made
 
 
-def start(context: Any, builder: Any, typ: PipelineType, made: Any, i: Any, j: Any) -> None:
-    m, n, _ = typ.plan.descriptor.size
-    for axis, (x, extent) in enumerate(((i, m), (j, n))):
-        first = builder.mul(builder.zext(x, LONG), ir.Constant(LONG, extent), flags=("nsw", "nuw"))
-        builder.store(first, _place(builder, made, axis))
+def start(context: Any, builder: Any, typ: PipelineType, made: Any, i: Any, j: Any) -> Any:
+    """Returns the tile's first row and column."""
+    for axis, number in enumerate((i, j)):
+        builder.store(number, which_tile(builder, made.which, axis))
+    firsts = tile_place(builder, typ.plan, made.which)
     typ.tiles.start(context, builder, typ.plan, made, typ.arrays, i, j)
+    return firsts
 
 
-def finish(context: Any, builder: Any, typ: PipelineType, made: Any) -> Any:
-    """Shared memory is free again when it returns."""
+def finish(context: Any, builder: Any, typ: PipelineType, made: Any, firsts: Any = None) -> Any:
+    """Shared memory is free again when it returns. ``firsts``: what :func:`start` returned, where that is at hand."""
+    firsts = tile_place(builder, typ.plan, made.which) if firsts is None else firsts
     acc = typ.tiles.finish(context, builder, typ.plan, made, typ.arrays)
-    acc.row, acc.column = (builder.load(_place(builder, made, axis)) for axis in (0, 1))
+    acc.row, acc.column = firsts
     acc.rows, acc.columns = (
         extents_of(context, builder, array_type, array)[axis]
         for axis, (array_type, array) in enumerate(zip(typ.arrays, (made.a, made.b), strict=True))
     )
     return acc._getvalue()
-
-
-def _place(builder: Any, made: Any, axis: int) -> Any:
-    return builder.gep(made.place, [ir.Constant(INT, axis)], inbounds=True)
 
 
 def _check_at_run_time(context: Any, builder: Any, plan: PipelinePlan, array_types: Any, arrays: Any) -> None:
@@ -139,8 +136,8 @@ def _resolve_multiply(typ: Any, call: Call) -> Any:
 def _lower_multiply(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> Any:
     pipe = PipelineType(sig.return_type.plan, sig.args[:2])
     made = create(context, builder, pipe, args)
-    start(context, builder, pipe, made, args[2], args[3])
-    accumulator = finish(context, builder, pipe, made)
+    firsts = start(context, builder, pipe, made, args[2], args[3])
+    accumulator = finish(context, builder, pipe, made, firsts)
     pipe.tiles.destroy(context, builder, pipe.plan, made)
     return accumulator
 
@@ -167,8 +164,8 @@ def _resolve_tile(typ: PipelineType, call: Call) -> Any:
 
 def _lower_tile(context: Any, builder: Any, typ: PipelineType, sig: Any, args: Any) -> Any:
     made = _made(context, builder, typ, args[0])
-    start(context, builder, typ, made, args[1], args[2])
-    return finish(context, builder, typ, made)
+    firsts = start(context, builder, typ, made, args[1], args[2])
+    return finish(context, builder, typ, made, firsts)
 
 
 def _resolve_start(typ: PipelineType, call: Call) -> Any:

@@ -18,7 +18,7 @@ from nvmath_device.numba_backend.block_threads import barrier
 from nvmath_device.numba_backend.copies import begin_load
 from nvmath_device.numba_backend.memory import near_address
 from nvmath_device.numba_backend.own_multiply import product_of
-from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, LONG, extents_of
+from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, LONG, extents_of, tile_place
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.numba_backend.turning_fetches import TurningFetch
 from nvmath_device.numba_backend.vector_fetches import VectorFetch
@@ -161,7 +161,7 @@ def _quick_copies(context: Any, builder: Any, plan: PipelinePlan, made: Any, arr
     """The copies of A and B behind those that ``start`` has begun, for arrays that have them."""
     operands = zip(
         plan.layouts, plan.descriptor.arrangement, plan.descriptor.value_types, array_types, (made.a, made.b), (1, 0),
-        _place(builder, made), strict=False,
+        tile_place(builder, plan, made.which), strict=False,
     )  # fmt: skip
     return [
         (VectorFetch if layout.order == order else TurningFetch)(
@@ -186,7 +186,7 @@ def _slow_fetch(context: Any, builder: Any, plan: PipelinePlan, made: Any, array
 
     def fetch(turn: Any, offset: Any) -> None:
         along_k = builder.mul(turn, ir.Constant(LONG, plan.descriptor.size.k))
-        row, column = _place(builder, made)
+        row, column = tile_place(builder, plan, made.which)
         operands = zip((made.a, made.b), ((row, along_k), (along_k, column)), (0, plan.tile_bytes[0]), strict=True)
         for x, (array, first, tile) in enumerate(operands):
             value, layout, target = plan.descriptor.value_types[x], plan.layouts[x], plan.execution.sm
@@ -195,11 +195,6 @@ def _slow_fetch(context: Any, builder: Any, plan: PipelinePlan, made: Any, array
             begin_load(context, builder, layout, value, array_types[x], array, first, place, target)
 
     return fetch
-
-
-def _place(builder: Any, made: Any) -> list[Any]:
-    """The first row and column of the tile of C."""
-    return [builder.load(builder.gep(made.place, [ir.Constant(INT, axis)], inbounds=True)) for axis in (0, 1)]
 
 
 def _command(builder: Any, text: str) -> None:

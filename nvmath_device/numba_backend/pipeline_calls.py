@@ -119,3 +119,24 @@ def kept(builder: Any, value: Any) -> Any:
     slot = cgutils.alloca_once(builder, value.type)
     builder.store(value, slot)
     return slot
+
+
+def which_tile(builder: Any, which: Any, axis: int) -> Any:
+    """Where i, or j, is kept."""
+    return builder.gep(which, [ir.Constant(INT, axis)], inbounds=True)
+
+
+def tile_place(builder: Any, plan: PipelinePlan, which: Any) -> Any:
+    """The first row and column, as int64, of the tile whose i and j, as int32, are at ``which``.
+
+    Were these kept as int64, the compiler would not see in a loop that starts the next tile that they are not negative:
+    each place given to a function would have the code of indices from the end, for which there are no registers.
+    """
+    return [
+        builder.mul(
+            builder.zext(builder.load(which_tile(builder, which, axis)), LONG),
+            ir.Constant(LONG, plan.descriptor.size[axis]),
+            flags=("nsw", "nuw"),
+        )
+        for axis in (0, 1)
+    ]

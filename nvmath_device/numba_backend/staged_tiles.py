@@ -16,7 +16,7 @@ from nvmath_device.numba_backend.accumulators import new_accumulator
 from nvmath_device.numba_backend.block_threads import barrier
 from nvmath_device.numba_backend.copies import FIRST_WITH_ASYNC_COPY, begin_load
 from nvmath_device.numba_backend.memory import near_address
-from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, LONG, Functions, extents_of, room, tensor
+from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, LONG, Functions, extents_of, room, tensor, tile_place
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.numba_backend.vector_fetches import VectorFetch
 from nvmath_device.own_products import has_vectors
@@ -101,7 +101,7 @@ def _vector_fetches(context: Any, builder: Any, plan: PipelinePlan, made: Any, a
     )
     if not all(has) or plan.execution.sm < FIRST_WITH_ASYNC_COPY:  # type: ignore[operator]
         return None
-    firsts = (builder.load(builder.gep(made.place, [ir.Constant(INT, axis)], inbounds=True)) for axis in (0, 1))
+    firsts = tile_place(builder, plan, made.which)
     operands = zip(plan.layouts, values, array_types, (made.a, made.b), (1, 0), firsts, strict=False)
     return [
         VectorFetch(context, builder, layout, value, threads, array_type, array, axis, first, 1)
@@ -122,7 +122,7 @@ def _fetch(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
     """Tiles of A and B to their stage; they may still be on their way afterwards."""
     emit.raise_alignment(builder)
     along_k = builder.mul(turn, ir.Constant(LONG, plan.descriptor.size.k))
-    row, column = (builder.load(builder.gep(made.place, [ir.Constant(INT, axis)], inbounds=True)) for axis in (0, 1))
+    row, column = tile_place(builder, plan, made.which)
     tiles, target = _stage(builder, plan, turn), plan.execution.sm
     assert target is not None
     firsts = ((row, along_k), (along_k, column))
