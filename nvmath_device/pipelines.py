@@ -45,6 +45,7 @@ PIPELINE_BYTES = 960  # 576 seen with TMA, 72 without
 BUFFER_ALIGNMENT = 1024  # of the stages: the pattern in which tiles are swizzled; libmathdx asks for 128
 
 TMA_ALIGNMENT = 16
+_MOST_SUM_BYTES = 128 * 4  # of a thread's 255 registers; 256 have none left for addresses, and are spilled
 _WARPGROUP, _WARPGROUP_ROWS, _WGMMA_BLOCKS = 128, 64, (128, 256, 512)
 WGMMA_ANY_ORDER = ("float16", "bfloat16")  # wgmma reads other types along K only
 _ALONG_K = ("tfloat32", "float8_e4m3fn", "float8_e5m2", "int8", "uint8")
@@ -74,6 +75,11 @@ class PipelinePlan:
     def is_streamed(self) -> bool:
         """Whether libmathdx's pipeline fetches the tiles, by TMA."""
         return fetched_by_tma(self.descriptor, self.execution)
+
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether wgmma multiplies, and a thread has registers for all of its sums."""
+        return self.fragment_bytes <= _MOST_SUM_BYTES and not missing_for_wgmma(self.descriptor, self.execution)
 
     @property
     def recipe(self) -> Recipe:

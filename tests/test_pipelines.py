@@ -120,6 +120,21 @@ def test_four_lines_of_doubles_lie_in_different_banks(arrangement):
     assert dict(made.recipe.operators)["LEADING_DIMENSION"] == tuple(x.ld for x in made.layouts)
 
 
+@pytest.mark.parametrize(
+    ("options", "keeps"),
+    [
+        ({}, True),
+        ({"precision": ("float8_e4m3fn", "float8_e4m3fn", "float32"), "size": (128, 256, 128)}, True),
+        ({"size": (64, 128, 64)}, False),  # mma: too few rows for two warpgroups
+        ({"block_size": 128}, False),  # 256 numbers a thread
+        ({"block_size": 128, "precision": ("float16",) * 3}, True),  # two to a register
+        ({"alignment": None}, False),  # fetched by threads
+    ],
+)
+def test_sums_of_wgmma_stay_in_registers_that_have_room_for_them(options, keeps):
+    assert plan(gemm(**options)).keeps_sums == keeps
+
+
 def test_a_transposed_operand_is_refused():
     mm = nd.Matmul((32, 32, 32), "float32", "real", transpose_mode=("transposed", "non_transposed"), block_size=64)
     with pytest.raises(UnsupportedError, match="give the arrangement"):

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
+
 from nvmath_device.numba_backend.accumulators import new_accumulator
 from nvmath_device.numba_backend.block_threads import barrier, is_first_of_warp, is_first_thread
-from nvmath_device.numba_backend.pipeline_calls import BYTE, Functions, kept, matrix, pipeline, room, tensor
+from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, Functions, kept, matrix, pipeline, room, tensor
 from nvmath_device.numba_backend.pipeline_slots import Slots, acquire_descriptors, give_back, release_descriptors
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PIPELINE_BYTES, TILE_BYTES, PipelinePlan
+
+_VECTOR = 16  # bytes
+_SUMS_AT = 32  # where in an accumulator the sums were seen to begin; elsewhere they are as right, and might be spilled
 
 
 def create(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> None:
@@ -48,6 +53,8 @@ def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
     acc = new_accumulator(context, builder, plan)
     names.call("accumulator_create", [pipeline(tile), tensor(state)])
     names.call("accumulator_clear", [tensor(state)])
+    if plan.keeps_sums:
+        _write_as_vectors(builder, plan, state)
     names.call("execute", [pipeline(tile), tensor(state)])
     names.call("finish", [tensor(state)])
     names.call("fragment", [tensor(state), tensor(acc.fragment)])
@@ -55,6 +62,25 @@ def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
     barrier(builder)
     acc.state, acc.tile = state, tile
     return acc
+
+
+def _write_as_vectors(builder: Any, plan: PipelinePlan, state: Any) -> None:
+    """Write the sums of an accumulator once more as they are, in the vectors of 16 bytes that ``fragment`` reads.
+
+    libmathdx writes most of its zeros so, but of a tile of 128 x 256 8 of 128 one by one. Where K is 0 the compiler
+    gives a vector that is read what was written as one; the others it left in local memory, written and never read.
+    Products by mma read their sums otherwise, and with this the loops of some had more of them in memory.
+    """
+    size = plan.descriptor.value_types[2].itemsize
+    element, count = ir.IntType(8 * size), _VECTOR // size
+    for offset in range(_SUMS_AT, _SUMS_AT + plan.fragment_bytes, _VECTOR):
+        place = builder.gep(state, [ir.Constant(INT, offset)], inbounds=True)
+        first = builder.bitcast(place, element.as_pointer())
+        vector = ir.Constant(ir.VectorType(element, count), ir.Undefined)
+        for i in range(count):
+            index = ir.Constant(INT, i)
+            vector = builder.insert_element(vector, builder.load(builder.gep(first, [index], inbounds=True)), index)
+        builder.store(vector, builder.bitcast(place, vector.type.as_pointer()), align=_VECTOR)
 
 
 def destroy(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> None:
