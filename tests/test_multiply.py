@@ -100,6 +100,13 @@ def test_the_whole_loop_is_inlined_and_takes_the_fastest_path(codes, name):
     assert not any(counted[stem] for stem in UNWANTED)
 
 
+@pytest.mark.parametrize("name", ["product", "fused", "persistent", "ahead"])
+def test_tiles_inside_of_c_are_written_two_elements_at_once(codes, name):
+    plan = pipeline_plan(*MM.resolved(SM90A), depth=None, sm=SM90A)
+    pairs = [x for x in sass.instructions(codes[name].cubin) if x == "STG.E.64"]
+    assert len(pairs) >= plan.fragment_size // 2
+
+
 @pytest.mark.parametrize("name", ["product", "persistent"])
 def test_the_tma_sees_the_descriptors_that_a_block_has_written(codes, name):
     """They are released to the device after the last is written, and what the TMA keeps of others is dropped then."""

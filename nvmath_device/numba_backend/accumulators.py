@@ -252,6 +252,7 @@ class _Elements:
         size = typ.plan.fragment_size
         self._made.fragment = room(builder, context.get_data_type(typ.element), size)
         self.values = [builder.load(_element(context, builder, typ, self._acc, e)) for e in range(size)]
+        self._even: Any = None  # what has been made and not been kept yet
         self._coordinate = _Coordinate(builder, elements_of(context, builder, typ.plan), self._acc)
 
     def places(self) -> Iterator[Callable[[int], Any]]:
@@ -286,7 +287,18 @@ class _Elements:
         return first, emit.least(builder, builder.sub(last, first), ir.Constant(LONG, 2**31 - 1))
 
     def put(self, e: int, value: Any) -> None:
-        self._builder.store(value, _element(self._context, self._builder, self._typ, self._made, e))
+        """In order. Two are kept at once, as what writes pairs to C reads them: else it would write single numbers."""
+        builder = self._builder
+        place = _element(self._context, builder, self._typ, self._made, e - e % 2)
+        if e % 2 == 0 and e + 1 < self._typ.plan.fragment_size:
+            self._even = value
+            return
+        if e % 2:
+            pair = ir.Constant(ir.VectorType(value.type, 2), ir.Undefined)
+            for index, x in enumerate((self._even, value)):
+                pair = builder.insert_element(pair, x, ir.Constant(INT, index))
+            value, place = pair, builder.bitcast(place, pair.type.as_pointer())
+        builder.store(value, place)
 
     def made(self) -> Any:
         return self._made._getvalue()
