@@ -135,9 +135,17 @@ class PipelinePlan:
         """Compare with what libmathdx says of the code that it generated.
 
         Raises:
+            UnsupportedError: libmathdx gives some threads more elements of C than others.
             CodegenError: a version of libmathdx that needs more room than this version of nvmath_device makes.
         """
         if not self.is_streamed:
+            if sizes["c"] > self.fragment_bytes:
+                (m, n, _), threads = self.descriptor.size, self.block_dim.size
+                raise UnsupportedError(
+                    f"multiply: libmathdx does not share a tile of {m} x {n} evenly among {threads} threads: some have "
+                    f"{sizes['c']} bytes of C, where {self.fragment_bytes} for each would be all of it; take a tile of "
+                    "multiples of 16 rows and columns, another block_size, or execute on tensors"
+                )
             if sizes["c"] != self.fragment_bytes:
                 raise CodegenError(
                     f"libmathdx made a fragment of {sizes['c']} bytes, nvmath_device has planned for "

@@ -174,6 +174,16 @@ def test_a_libmathdx_that_needs_more_is_noticed(change):
         plan(gemm()).check({**GOOD, **change})
 
 
+def test_shares_of_other_sizes_are_refused():
+    made = plan(gemm((24, 8, 8), block_size=32, alignment=None))
+    sizes = {"c": made.fragment_bytes, "accumulator": made.fragment_bytes}
+    made.check(sizes)
+    with pytest.raises(UnsupportedError, match="24 x 8 evenly among 32 threads"):
+        made.check({**sizes, "c": made.fragment_bytes + 4})
+    with pytest.raises(CodegenError, match="planned for"):
+        made.check({**sizes, "c": made.fragment_bytes - 4})
+
+
 def test_less_room_than_planned_is_no_matter():
     plan(gemm()).check({**GOOD, "buffer": 196_000, "tile": 88, "pipeline": 72, "accumulator": 530})
 
