@@ -6,6 +6,7 @@ PYTHON ?= python3
 CUDA ?= $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
 EXTRA := $(if $(filter 12,$(CUDA)),cu12,cu13)
 INSTALLED := .venv/installed-$(EXTRA)
+BESIDE := tests/host tests/lto $(wildcard tests/test_[j-z]*.py)
 EVENTS := $(CURDIR)/.venv/test-events
 
 .PHONY: quickstart test lint clean
@@ -20,8 +21,9 @@ test: $(INSTALLED)
 	.venv/bin/ruff check --output-format=concise . || status=1; \
 	pass() { echo "== pytest $$*"; NVMATH_DEVICE_TEST_EVENTS=$$events .venv/bin/python -m pytest $(PYTEST_ARGS) $$*; }; \
 	(status=0; events="$(EVENTS)-beside"; \
-	    pass tests/sim || status=1; pass tests/host || status=1; exit $$status) > .venv/beside.log 2>&1 & beside=$$!; \
-	events="$(EVENTS)"; pass tests/gpu || status=1; pass tests --ignore=tests/gpu --ignore=tests/host || status=1; \
+	    pass tests/sim || status=1; pass $(BESIDE) || status=1; exit $$status) > .venv/beside.log 2>&1 & beside=$$!; \
+	events="$(EVENTS)"; pass tests/gpu || status=1; \
+	pass tests --ignore=tests/gpu $(patsubst %,--ignore=%,$(BESIDE)) || status=1; \
 	wait $$beside || status=1; cat .venv/beside.log; \
 	awk '{ n[$$1]++ } END { \
 	    printf "== all passes: %d LTO-IRs generated, %d cubins linked, %d simulated kernels\n", n["ltoir"], n["cubin"], n["simulated"]; \
