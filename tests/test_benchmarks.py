@@ -12,8 +12,10 @@ import pytest
 
 import nvmath_device as nd
 from nvmath_device.errors import ArgumentTypeError, InvalidArgumentError
+from nvmath_device.numba_backend import tile_kernels
 from nvmath_device.pipelines import pipeline_plan
 from nvmath_device.tile_choices import refusal
+from nvmath_device.tile_suggestions import shipped
 from tests import sass
 from tests.real_code import PIPELINED, SM90A, generated  # noqa: F401  (a fixture)
 
@@ -201,6 +203,18 @@ def test_nothing_of_our_own_products_is_spilled(case, fused):
     unit, count = UNITS[case.name.removesuffix("-rows")]
     assert report.path == unit
     assert fused or report.count(unit) == count
+
+
+OWN_LINES = {line.choice: line for line in shipped() if line.descriptor.precision.a.name in ("float32", "float64")}
+
+
+@pytest.mark.parametrize("choice", OWN_LINES, ids=str)
+def test_nothing_of_the_tables_own_products_is_spilled(choice):
+    descriptor = OWN_LINES[choice].descriptor
+    kernel = tile_kernels.product_kernel(descriptor.tile(choice), choice.depth)
+    report = kernel.report(signature=tile_kernels.product_types(descriptor), cc=90)
+    assert report.path in ("FFMA", "DMMA")
+    assert (report.local_loads, report.local_stores, report.count("CALL")) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("fused", [False, True])
