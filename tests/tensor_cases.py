@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import cuda
 
 from tests import tensor_kernels
 from tests.gpu.values import carrier, random_logical, read_back, to_device, to_pairs
@@ -82,3 +83,21 @@ class Case:
         kernel = tensor_kernels.to_shared(self.mm, kind)
         kernel[1, self.mm.block_dim](alpha, a, lda, b, ldb, beta, c, ldc)
         return self.error(c, alpha * self.products[0] + beta * self.c, self.stored[2][0])
+
+
+def check_elements(mm, kind):
+    """They are where a layout has them, and where copies look for them."""
+    m, _, k = mm.size
+    a = np.asarray(np.arange(m * k).reshape(m, k), np.float16, order="F" if mm.arrangement.a == COL else "C")
+    read, written = (cuda.to_device(np.full_like(a, np.nan)) for _ in range(2))
+    tensor_kernels.elements(mm, kind)[1, mm.block_dim](cuda.to_device(a), read, written)
+    np.testing.assert_array_equal(read.copy_to_host(), a)
+    np.testing.assert_array_equal(written.copy_to_host(), a[::-1, ::-1])
+
+
+def check_pairs(mm, kind):
+    m, _, k = mm.size
+    a = np.random.default_rng(4).uniform(-1, 1, (m, k)).astype(np.float32)
+    written = cuda.to_device(np.full((m, k), np.nan, np.float16))
+    tensor_kernels.pairs(mm, kind)[1, mm.block_dim](cuda.to_device(a), written)
+    np.testing.assert_array_equal(written.copy_to_host(), a.astype(np.float16))

@@ -79,10 +79,7 @@ class Configured:
         launch.launch(arguments)
         self._finish(launch, arguments)
         if not any(a.finish for a in arguments):
-            # A launch of its own: a shortcut puts in place what may differ, and finds the extents and strides there.
-            own = Launch(launch.kernel, launch.config)
-            own.fill(arguments)
-            shortcut = own.shortcut(arguments, args)
+            shortcut = launch.shortcut(arguments, args)
             if shortcut is not None:
                 self._shortcuts = (shortcut, *self._shortcuts[: _SHORTCUTS - 1])
 

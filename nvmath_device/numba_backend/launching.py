@@ -113,8 +113,7 @@ class Launch:
     """Launches of one kernel in one configuration, with arguments of one kind.
 
     :meth:`launch` takes any such arguments, read before. :meth:`shortcut` gives a function for those that are like the
-    ones just put in place: they are compared and put in place without being read. Nothing else may fill the parameters
-    of a launch with a shortcut.
+    ones that it is given: they are compared and put in place without being read.
     """
 
     def __init__(self, kernel: LoadedKernel, config: Config) -> None:
@@ -158,12 +157,15 @@ class Launch:
     ) -> Callable[[tuple[Any, ...]], bool] | None:
         """A function of arguments that launches where they are like these, and says whether it did.
 
-        These are the ones in place. ``None`` where an argument is of a kind that has to be read each time.
+        It has parameters of its own, in which extents and strides stay as they are. ``None`` where an argument is of a
+        kind that has to be read each time.
         """
-        write_each = [write for write in self.writers(arguments, values) if write is not None]
+        own = Launch(self.kernel, self.config)
+        own.fill(arguments)
+        write_each = [write for write in own.writers(arguments, values) if write is not None]
         if len(write_each) < len(arguments):
             return None
-        count, lock, launch, parts = len(write_each), self._lock, self._function, self._call
+        count, lock, launch, parts = len(write_each), own._lock, own._function, own._call
         config, function, addresses, extra = parts
         in_order = self._order_check(arguments)
         many, index, current_index = current_device.device_count() > 1, self.kernel.device, current_device.current_index

@@ -11,7 +11,7 @@ import nvmath_device as nd
 from nvmath_device.errors import KernelExecutionError
 from tests import tensor_kernels
 from tests.gpu.values import TF32_ROUNDOFF
-from tests.tensor_cases import COL, ROW, TYPES, Case
+from tests.tensor_cases import COL, ROW, TYPES, Case, check_elements, check_pairs
 
 KINDS = ("plain", "suggested")
 ORDERS = [(a, b, c) for a in (ROW, COL) for b in (ROW, COL) for c in (ROW, COL)]
@@ -187,22 +187,12 @@ def test_whole_products_with_two_stages_and_two_matmuls():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", [ROW, COL])
 def test_elements_in_shared_memory(order, kind):
-    """Where a layout has them, and where copies look for them."""
-    mm = matmul((32, 48, 16), TYPES["half"], (order, ROW, ROW))
-    a = np.asarray(np.arange(32 * 16).reshape(32, 16), np.float16, order="F" if order == COL else "C")
-    read, written = (cuda.to_device(np.full_like(a, np.nan)) for _ in range(2))
-    tensor_kernels.elements(mm, kind)[1, 128](cuda.to_device(a), read, written)
-    np.testing.assert_array_equal(read.copy_to_host(), a)
-    np.testing.assert_array_equal(written.copy_to_host(), a[::-1, ::-1])
+    check_elements(matmul((32, 48, 16), TYPES["half"], (order, ROW, ROW)), kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_in_shared_memory(kind):
-    mm = matmul((64, 32, 32), TYPES["half"], alignment=nd.MAX_ALIGNMENT)
-    a = np.random.default_rng(4).uniform(-1, 1, (64, 32)).astype(np.float32)
-    written = cuda.to_device(np.full((64, 32), np.nan, np.float16))
-    tensor_kernels.pairs(mm, kind)[1, 128](cuda.to_device(a), written)
-    np.testing.assert_array_equal(written.copy_to_host(), a.astype(np.float16))
+    check_pairs(matmul((64, 32, 32), TYPES["half"], alignment=nd.MAX_ALIGNMENT), kind)
 
 
 def test_threads_hold_what_simulated_threads_do():

@@ -13,7 +13,7 @@ from nvmath_device.errors import KernelExecutionError, KernelTypingError
 from nvmath_device.numba_backend.simulator_shares import share
 from nvmath_device.tensor_plans import TensorPlan
 from tests import tensor_kernels
-from tests.tensor_cases import COL, ROW, TYPES, Case
+from tests.tensor_cases import COL, ROW, TYPES, Case, check_elements, check_pairs
 
 KINDS = ("plain", "suggested")
 ORDERS = [(a, b, c) for a in (ROW, COL) for b in (ROW, COL) for c in (ROW, COL)]
@@ -158,22 +158,12 @@ def test_two_matmuls_in_one_kernel(abc):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("arrangement", [(ROW,) * 3, (COL,) * 3], ids="-".join)
 def test_elements_in_shared_memory(arrangement, kind):
-    order = "F" if arrangement[0] == COL else "C"
-    a = np.asarray(np.arange(72).reshape(9, 8), np.float16, order=order)
-    read, written = (cuda.to_device(np.full_like(a, np.nan)) for _ in range(2))
-    mm = matmul((9, 7, 8), TYPES["half"], arrangement)
-    tensor_kernels.elements(mm, kind)[1, 32](cuda.to_device(a), read, written)
-    np.testing.assert_array_equal(read.copy_to_host(), a)
-    np.testing.assert_array_equal(written.copy_to_host(), a[::-1, ::-1])
+    check_elements(matmul((9, 7, 8), TYPES["half"], arrangement), kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_in_shared_memory(kind):
-    mm = matmul((9, 7, 8), TYPES["half"], alignment=nd.MAX_ALIGNMENT)
-    a = np.random.default_rng(4).uniform(-1, 1, (9, 8)).astype(np.float32)
-    written = cuda.to_device(np.full((9, 8), np.nan, np.float16))
-    tensor_kernels.pairs(mm, kind)[1, 32](cuda.to_device(a), written)
-    np.testing.assert_array_equal(written.copy_to_host(), a.astype(np.float16))
+    check_pairs(matmul((9, 7, 8), TYPES["half"], alignment=nd.MAX_ALIGNMENT), kind)
 
 
 @pytest.mark.parametrize("threads", [32, 64, 128, 256, 48])
