@@ -96,13 +96,14 @@ class Ours:
 
 
 def ours_of(case: Case, texts: Iterable[str]) -> list[Ours]:
-    """The case's own choice, the same with an epilog, and other choices."""
-    found = [Ours(OURS, case, case.choice)]
-    if case.fused:
-        found.append(Ours(FUSED, case, case.choice, fused=True))
+    """The case's own choice and others, and the same with an epilog."""
+    choices = {"": case.choice}
     for text in texts:
         choice = nd.suggest_tile(case.descriptor) if text == "suggested" else parse_choice(text, case.choice)
-        found.append(Ours(f"{OURS} {choice}", case, choice))
+        choices[f" {choice}"] = choice
+    found = [Ours(f"{OURS}{name}", case, choice) for name, choice in choices.items()]
+    if case.fused:
+        found += [Ours(f"{FUSED}{name}", case, choice, fused=True) for name, choice in choices.items()]
     return found
 
 
