@@ -197,12 +197,16 @@ def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, a
     function, x_type, *rest_types = sig.args
     elements = _Elements(context, builder, typ, this)
     call = _function_call(context, builder, function, (typ.element, x_type.dtype, *_PLACE, *rest_types), typ.element)
-    tile = None
+    tile, size = None, typ.plan.fragment_size
     if typ.has_stages and has_room(typ.plan, x_type):
         tile = OperandTile(context, builder, typ.plan, x_type, array, elements.first)
+        if tile.parts > 1:
+            tile.check_order([elements.place_in_tile(e)[1] for e in range(size)])
     x = emit.array_struct(context, builder, x_type, array)
     for place in elements.places():
-        for e in range(typ.plan.fragment_size):
+        for e in range(size):
+            if tile is not None and e * tile.parts % size == 0:
+                tile.wait(e * tile.parts // size)
             at = place(e)
             with_it = _load(context, builder, x_type, x, at) if tile is None else tile[elements.place_in_tile(e)]
             elements.put(e, call([elements.values[e], with_it, *at, *rest]))

@@ -7,6 +7,7 @@ be under way at a time. Here all of them are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -28,7 +29,10 @@ from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
 # elements have 2, 4 or 8 bytes.
 _PADDING = 8
 _ITEMSIZES = (2, 4, 8)
+# What comes first is read while the rest is on its way.
+_PARTS = 4
 _SHARED = 3  # address space
+_END_OF_PART = "cp.async.commit_group;"
 
 
 def has_room(plan: PipelinePlan, array_type: Any) -> bool:
@@ -44,8 +48,14 @@ def has_room(plan: PipelinePlan, array_type: Any) -> bool:
 class OperandTile:
     """The tile that begins at ``first``, (row, column), of a matrix that :func:`has_room`; zeros outside of it.
 
-    All threads of the block make it, read it and leave it. Nothing else uses the stages' memory in between.
+    All threads of the block make it, wait for each of its parts in turn, and leave it. Nothing else uses the stages'
+    memory in between.
+
+    Attributes:
+        parts: ranges of as many columns; one, where the elements of a thread do not come in the order of columns.
     """
+
+    parts: int
 
     def __init__(
         self, context: Any, builder: Any, plan: PipelinePlan, array_type: Any, array: Any, first: tuple[Any, Any]
@@ -56,27 +66,49 @@ class OperandTile:
         near = builder.trunc(near_address(builder, buffer), INT)
         emit.raise_alignment(builder)
         rest, zero = _beyond(context, builder, array_type, array, first), ir.Constant(LONG, 0)
+        part, self.parts = _part(plan, self._layout, value)
 
         def copy_all() -> None:
             target = plan.execution.sm
             assert target is not None
             begin_load(context, builder, self._layout, value, array_type, rest, (zero, zero), buffer, target)
+            for _ in range(self.parts):
+                _say(builder, _END_OF_PART)
 
         threads = plan.block_dim.size
-        if has_vectors(self._layout, value.itemsize, threads):
-            fetch = VectorFetch(context, builder, self._layout, value, threads, array_type, rest, 1, zero, 0)
+        if has_vectors(part, value.itemsize, threads):
+            fetch = VectorFetch(context, builder, part, value, threads, array_type, rest, 1, zero, 0)
             with builder.if_else(fetch.is_possible(), likely=True) as (then, otherwise):
                 with then:
-                    fetch.begin(near)
+                    for n in range(self.parts):
+                        fetch.begin(builder.add(near, ir.Constant(INT, n * part.cols * value.itemsize)))
+                        _say(builder, _END_OF_PART)
                 with otherwise:
                     copy_all()
         else:
             copy_all()
-        _say(builder, "cp.async.wait_all;")
-        barrier(builder)
         element = context.get_data_type(array_type.dtype)
         self._start = builder.inttoptr(near, ir.PointerType(element, _SHARED))
         self._model = context.data_model_manager[array_type.dtype]
+
+    def wait(self, part: int) -> None:
+        """Until a part, and those before it, are there."""
+        _say(self._builder, f"cp.async.wait_group {self.parts - 1 - part};")
+        barrier(self._builder)
+
+    def check_order(self, columns: Sequence[Any]) -> None:
+        """Stop the kernel unless each element is of the part that it is read in, or of one before.
+
+        ``columns``: in the tile, of this thread's elements. The linker knows them all, so that nothing is left of it.
+        """
+        builder, in_order = self._builder, ir.Constant(ir.IntType(1), 1)
+        width = self._layout.cols // self.parts
+        for e, column in enumerate(columns):
+            most = ir.Constant(column.type, (e * self.parts // len(columns) + 1) * width)
+            in_order = builder.and_(in_order, builder.icmp_signed("<", column, most))
+        with builder.if_then(builder.not_(in_order), likely=False):
+            trap = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), []), "llvm.trap")
+            builder.call(trap, [])
 
     def __getitem__(self, at: tuple[Any, Any]) -> Any:
         """The element at a row and column of the tile."""
@@ -91,6 +123,16 @@ class OperandTile:
         if self._plan.is_streamed:
             _say(self._builder, "fence.proxy.async.shared::cta;")
         barrier(self._builder)
+
+
+def _part(plan: PipelinePlan, layout: MatrixLayout, value: ValueType) -> tuple[MatrixLayout, int]:
+    """A part of the tile, and how many there are: wgmma's sums come in the order of columns."""
+    part = MatrixLayout(layout.rows, layout.cols // _PARTS, layout.order, layout.ld)
+    is_even = layout.cols % _PARTS == 0 and plan.fragment_size % _PARTS == 0
+    in_order = layout.order == ROW_MAJOR and plan.keeps_sums
+    if in_order and is_even and has_vectors(part, value.itemsize, plan.block_dim.size):
+        return part, _PARTS
+    return layout, 1
 
 
 def _layout(plan: PipelinePlan, array_type: Any) -> MatrixLayout:
