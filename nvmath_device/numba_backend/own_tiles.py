@@ -21,7 +21,7 @@ from nvmath_device.numba_backend.own_multiply import product_of
 from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, LONG, extents_of, tile_place
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.numba_backend.turning_fetches import TurningFetch
-from nvmath_device.numba_backend.vector_fetches import VectorFetch
+from nvmath_device.numba_backend.vector_fetches import VectorFetch, all_possible
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
 
 _SHARED = 3  # address space
@@ -35,7 +35,15 @@ def start(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types
     """All stages but one are on their way to shared memory, those behind K as zeros."""
     emit.raise_alignment(builder)
     buffer = dynamic_buffer(builder, BUFFER_ALIGNMENT)
-    fetch = _slow_fetch(context, builder, plan, made, array_types, buffer)
+    copies = _quick_copies(context, builder, plan, made, array_types, 0)
+    with builder.if_else(all_possible(builder, copies), likely=True) as (then, otherwise):
+        with then:
+            _begin(builder, plan, _quick_fetch(builder, plan, copies, buffer))
+        with otherwise:
+            _begin(builder, plan, _slow_fetch(context, builder, plan, made, array_types, buffer))
+
+
+def _begin(builder: Any, plan: PipelinePlan, fetch: Any) -> None:
     with cgutils.for_range(builder, ir.Constant(LONG, plan.depth - 1)) as loop:
         offset = builder.mul(builder.trunc(loop.index, INT), ir.Constant(INT, sum(plan.tile_bytes)))
         fetch(loop.index, offset)
@@ -46,10 +54,9 @@ def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
     """The whole loop over K of the tile that was started."""
     emit.raise_alignment(builder)
     acc, buffer = new_accumulator(context, builder, plan), dynamic_buffer(builder, BUFFER_ALIGNMENT)
-    copies = _quick_copies(context, builder, plan, made, array_types)
-    a, b = (copy.is_possible() for copy in copies)
+    copies = _quick_copies(context, builder, plan, made, array_types, plan.depth - 1)
     loop = _Loop(context, builder, plan, made, array_types, acc, buffer)
-    with builder.if_else(builder.and_(a, b), likely=True) as (then, otherwise):
+    with builder.if_else(all_possible(builder, copies), likely=True) as (then, otherwise):
         with then:
             loop.emit(_quick_fetch(builder, plan, copies, buffer))
         with otherwise:
@@ -157,15 +164,15 @@ class _Loop:
         return [builder.inttoptr(builder.add(start, read), pointer) for start in self._starts]
 
 
-def _quick_copies(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> list[Any]:
-    """The copies of A and B behind those that ``start`` has begun, for arrays that have them."""
+def _quick_copies(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, turn: int) -> list[Any]:
+    """The copies of A and B from a turn on, for arrays that have them."""
     operands = zip(
         plan.layouts, plan.descriptor.arrangement, plan.descriptor.value_types, array_types, (made.a, made.b), (1, 0),
         tile_place(builder, plan, made.which), strict=False,
     )  # fmt: skip
     return [
         (VectorFetch if layout.order == order else TurningFetch)(
-            context, builder, layout, value, plan.block_dim.size, array_type, array, axis, first, plan.depth - 1
+            context, builder, layout, value, plan.block_dim.size, array_type, array, axis, first, turn
         )
         for layout, order, value, array_type, array, axis, first in operands
     ]

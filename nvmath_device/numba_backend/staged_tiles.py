@@ -18,7 +18,7 @@ from nvmath_device.numba_backend.copies import FIRST_WITH_ASYNC_COPY, begin_load
 from nvmath_device.numba_backend.memory import near_address
 from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, LONG, Functions, extents_of, room, tensor, tile_place
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
-from nvmath_device.numba_backend.vector_fetches import VectorFetch
+from nvmath_device.numba_backend.vector_fetches import VectorFetch, all_possible
 from nvmath_device.own_products import has_vectors
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
 
@@ -45,7 +45,7 @@ def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
     if quick is None:
         _loop(context, builder, plan, made, array_types, names, state, None)
     else:
-        with builder.if_else(_all_possible(builder, quick), likely=True) as (then, otherwise):
+        with builder.if_else(all_possible(builder, quick), likely=True) as (then, otherwise):
             with then:
                 _loop(context, builder, plan, made, array_types, names, state, quick)
             with otherwise:
@@ -107,11 +107,6 @@ def _vector_fetches(context: Any, builder: Any, plan: PipelinePlan, made: Any, a
         VectorFetch(context, builder, layout, value, threads, array_type, array, axis, first, 1)
         for layout, value, array_type, array, axis, first in operands
     ]
-
-
-def _all_possible(builder: Any, fetches: Any) -> Any:
-    a, b = (copy.is_possible() for copy in fetches)
-    return builder.and_(a, b)
 
 
 def destroy(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> None:

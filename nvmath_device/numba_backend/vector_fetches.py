@@ -111,6 +111,12 @@ class Walk:
         return source, left
 
 
+def all_possible(builder: Any, fetches: Any) -> Any:
+    """Of A and of B, an i1."""
+    a, b = (fetch.is_possible() for fetch in fetches)
+    return builder.and_(a, b)
+
+
 def copy(builder: Any, near: Any, far: Any, is_inside: Any, size: int) -> None:
     """So many bytes to shared memory, or zeros."""
     count = builder.select(is_inside, ir.Constant(INT, size), ir.Constant(INT, 0))
