@@ -54,9 +54,10 @@ class Slots:
 
 
 def give_back(builder: Any, slot: Any) -> None:
-    """By one thread, when no thread of the block uses the slot any more."""
-    _fence(builder)
-    builder.atomic_rmw("xchg", _flag(builder, slot), _number(0), "monotonic")
+    """By one thread, behind a barrier that follows the last use of the slot by any thread of the block."""
+    release = ir.FunctionType(ir.VoidType(), [_LONG, _WORD])
+    operands = [builder.ptrtoint(_flag(builder, slot), _LONG), _number(0)]
+    builder.asm(release, "st.release.gpu.global.u32 [$0], $1;", "l,r,~{memory}", operands, side_effect=True)
 
 
 def _flag(builder: Any, slot: Any) -> Any:
@@ -65,34 +66,24 @@ def _flag(builder: Any, slot: Any) -> Any:
     return builder.addrspacecast(builder.bitcast(place, _WORD.as_pointer()), _WORD.as_pointer(_GLOBAL))
 
 
-def release_descriptors(builder: Any) -> None:
-    """Have the tensor descriptors that this thread has written arrive where the TMA reads them, before a barrier.
+def publish_descriptors(builder: Any, address: Any, nbytes: int) -> None:
+    """Have the TMA see the tensor descriptors that this thread has written, in the commands of all threads of the block
+    behind the barrier that follows.
 
-    A barrier alone orders them for the threads of the block; the TMA would find what the block before left in the slot.
+    A barrier alone orders them for the threads; the TMA would find what the block before left in the slot.
     """
-    fence = ir.FunctionType(ir.VoidType(), [])
-    builder.asm(fence, "fence.proxy.tensormap::generic.release.gpu;", "~{memory}", [], side_effect=True)
-
-
-def acquire_descriptors(builder: Any, address: Any, nbytes: int) -> None:
-    """Have the TMA of this thread's later commands see the tensor descriptors that another thread has released."""
-    function = ir.FunctionType(ir.VoidType(), [_LONG])
+    release = ir.FunctionType(ir.VoidType(), [])
+    builder.asm(release, "fence.proxy.tensormap::generic.release.gpu;", "~{memory}", [], side_effect=True)
     text = f"fence.proxy.tensormap::generic.acquire.gpu [$0], {_DESCRIPTOR_BYTES};"
-    fence = ir.InlineAsm(function, text, "l,~{memory}", side_effect=True)
+    acquire = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [_LONG]), text, "l,~{memory}", side_effect=True)
     start = builder.ptrtoint(address, _LONG)
     for offset in range(0, nbytes, _DESCRIPTOR_BYTES):
-        builder.call(fence, [builder.add(start, ir.Constant(_LONG, offset))])
+        builder.call(acquire, [builder.add(start, ir.Constant(_LONG, offset))])
 
 
 def _multiprocessor(builder: Any) -> Any:
     read = ir.InlineAsm(ir.FunctionType(_WORD, []), "mov.u32 $0, %smid;", "=r", side_effect=True)
     return builder.call(read, [])
-
-
-def _fence(builder: Any) -> None:
-    name = "llvm.nvvm.membar.gl"
-    function = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(ir.VoidType(), []), name)
-    builder.call(function, [])
 
 
 def _variable(module: Any, name: str, typ: Any, space: int, alignment: int) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 from llvmlite import ir
 
 from nvmath_device.numba_backend.accumulators import new_accumulator
-from nvmath_device.numba_backend.block_threads import barrier, is_first_of_warp, is_first_thread
+from nvmath_device.numba_backend.block_threads import barrier, is_first_thread
 from nvmath_device.numba_backend.pipeline_calls import BYTE, INT, Functions, kept, matrix, pipeline, room, tensor
-from nvmath_device.numba_backend.pipeline_slots import Slots, acquire_descriptors, give_back, release_descriptors
+from nvmath_device.numba_backend.pipeline_slots import Slots, give_back, publish_descriptors
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PIPELINE_BYTES, TILE_BYTES, PipelinePlan
 
@@ -28,13 +28,10 @@ def create(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
         a, b = (matrix(context, builder, plan, x, array_types[x], array) for x, array in enumerate((made.a, made.b)))
         names.call("pipeline_create", [pipeline(address), a, b])
         if has_descriptors:
-            release_descriptors(builder)
+            publish_descriptors(builder, address, PIPELINE_BYTES)
         slots.share(builder, address)
     barrier(builder)
     made.device = slots.shared(builder)
-    if has_descriptors:
-        with builder.if_then(is_first_of_warp(builder)):
-            acquire_descriptors(builder, made.device, PIPELINE_BYTES)
     made.tile = room(builder, BYTE, TILE_BYTES)
 
 
