@@ -20,7 +20,6 @@ import nvmath_device as nd
 SIZE = 32
 ROWS = ("row_major",) * 3
 PADDED = (SIZE + 4, SIZE, SIZE)  # rows of A begin in other banks of shared memory, still at multiples of 16 bytes
-BOTH_PADDED = (SIZE + 4, SIZE, SIZE + 4)  # and those of C
 TIGHT = (SIZE, SIZE, SIZE)
 
 
@@ -46,7 +45,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        padded = {TIGHT: "", PADDED: ", A padded", BOTH_PADDED: ", A and C padded"}[self.leading_dimension]
+        padded = ", A padded" if self.leading_dimension != TIGHT else ""
         stages = f", {self.depth} stages" if self.depth > 1 else ""
         return f"{self.form}, {self.threads} threads, {self.products} a block{padded}{stages}"
 
@@ -80,8 +79,6 @@ VARIANTS = (
     Variant("shared", 128, leading_dimension=PADDED),
     Variant("shared", 32, leading_dimension=PADDED),
     Variant("shared", 32, products=4, leading_dimension=PADDED),
-    Variant("shared", 32, products=4, leading_dimension=BOTH_PADDED),
-    Variant("shared", 64, products=4, leading_dimension=BOTH_PADDED),
     Variant("shared", 64),
     Variant("multiply", 64),
     Variant("multiply", 64, depth=2),

@@ -33,9 +33,3 @@ def linear_thread(builder: Any) -> Any:
 
 def is_first_thread(builder: Any) -> Any:
     return builder.icmp_unsigned("==", linear_thread(builder), ir.Constant(_INT, 0))
-
-
-def is_first_of_warp(builder: Any) -> Any:
-    return builder.icmp_unsigned(
-        "==", builder.and_(linear_thread(builder), ir.Constant(_INT, 31)), ir.Constant(_INT, 0)
-    )
