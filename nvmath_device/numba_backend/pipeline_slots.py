@@ -39,8 +39,7 @@ class Slots:
         index = builder.load(place)
         builder.store(builder.and_(builder.add(index, _number(1)), _number(SLOTS - 1)), place)
         slot = _generic(builder, builder.gep(self._memory, [_number(0), builder.mul(index, _number(SLOT_BYTES))]))
-        old = builder.cmpxchg(_flag(builder, slot), _number(0), _number(1), "monotonic", "monotonic")
-        builder.cbranch(builder.icmp_unsigned("==", builder.extract_value(old, 0), _number(0)), found, search)
+        builder.cbranch(builder.icmp_unsigned("==", _take(builder, slot), _number(0)), found, search)
         builder.position_at_end(found)
         return slot
 
@@ -51,6 +50,14 @@ class Slots:
     def shared(self, builder: Any) -> Any:
         """The address, after the barrier."""
         return builder.inttoptr(builder.load(self._shared, typ=_LONG), _BYTE.as_pointer())
+
+
+def _take(builder: Any, slot: Any) -> Any:
+    """What the word of a slot was; 1 from now on. What the block that gave it back has read is behind it then."""
+    acquire = ir.FunctionType(_WORD, [_LONG, _WORD, _WORD])
+    operands = [builder.ptrtoint(_flag(builder, slot), _LONG), _number(0), _number(1)]
+    text = "atom.acquire.gpu.global.cas.b32 $0, [$1], $2, $3;"
+    return builder.asm(acquire, text, "=r,l,r,r,~{memory}", operands, side_effect=True)
 
 
 def give_back(builder: Any, slot: Any) -> None:
