@@ -28,6 +28,7 @@ from nvmath_device.frozen import frozen, replace
 from nvmath_device.lto.pipeline_recipes import pipeline_recipe, tile_recipe
 from nvmath_device.lto.recipes import Recipe
 from nvmath_device.own_products import OwnProduct, own_product
+from nvmath_device.own_streams import OwnStream, own_stream
 from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability, chip_of
 
 MAX, MOST_STAGES = "max", 16  # libmathdx takes no more
@@ -59,12 +60,14 @@ class PipelinePlan:
         descriptor, execution: one block's tile, for a concrete target and block.
         depth: stages.
         own: the product of two tiles, where that is not libmathdx's.
+        stream: the loop over tiles that TMA fetches, where that is not libmathdx's.
     """
 
     descriptor: GemmDescriptor
     execution: BlockExecution
     depth: int
     own: OwnProduct | None = None
+    stream: OwnStream | None = None
 
     @property
     def block_dim(self) -> Dim3:
@@ -73,7 +76,7 @@ class PipelinePlan:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether libmathdx's pipeline fetches the tiles, by TMA."""
+        """Whether TMA fetches the tiles."""
         return fetched_by_tma(self.descriptor, self.execution)
 
     @property
@@ -84,7 +87,7 @@ class PipelinePlan:
     @property
     def recipe(self) -> Recipe:
         """Of libmathdx's code, which a product of our own does without."""
-        assert self.own is None
+        assert self.own is None and self.stream is None
         if self.is_streamed:
             return pipeline_recipe(self.descriptor, self.execution, depth=self.depth)
         return tile_recipe(_stored(self.descriptor), self.execution)
@@ -99,7 +102,7 @@ class PipelinePlan:
     def name(self) -> str:
         """Which tells plans apart whose code is not the same."""
         code = f"own product in {self.descriptor.precision.a}, {', '.join(self.descriptor.arrangement)}"
-        if self.own is None:
+        if self.own is None and self.stream is None:
             code = self.recipe.symbol
         block, sm = tuple(self.block_dim), self.execution.sm
         # The symbol does not tell how many stages threads fill.
@@ -208,7 +211,8 @@ def pipeline_plan(
         raise InvalidArgumentError(f"depth: {depth!r} is not allowed; give 1 to {most} stages, or 'max'")
     plan = PipelinePlan(descriptor, replace(execution, sm=sm), depth)
     if plan.is_streamed:
-        return plan
+        is_wgmma = not missing_for_wgmma(descriptor, plan.execution)
+        return replace(plan, stream=own_stream(descriptor, plan.execution)) if is_wgmma else plan
     own = own_product(descriptor, plan.execution)
     if own is not None:
         most = min(room // sum(replace(plan, own=own).tile_bytes), MOST_OWN_STAGES)

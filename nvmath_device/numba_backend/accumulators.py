@@ -107,7 +107,7 @@ def _store(context: Any, builder: Any, typ: AccumulatorType, c_type: Any, this: 
     data = builder.bitcast(c.data, POINTER)
     names = elements_of(context, builder, plan)
     start = builder.gep(data, [builder.add(builder.mul(acc.row, strides[0]), builder.mul(acc.column, strides[1]))])
-    is_at_once = c_type.dtype == typ.element and plan.is_streamed
+    is_at_once = c_type.dtype == typ.element and plan.is_streamed and plan.stream is None
     is_in_vectors = c_type.dtype == typ.element and comes_in_vectors(plan)
     is_in_pairs = comes_in_pairs(typ.element, c_type.dtype, plan.fragment_size, plan.execution.sm)  # type: ignore[arg-type]
     if not (is_at_once or is_in_vectors or is_in_pairs):

@@ -106,7 +106,8 @@ class Lowered:
                 library._llvm_strs = [text.replace(llvm_kernel.name, name) for text in library.llvm_strs]
             linked = _to_link(library, options.get("link") or ())
             self._linked = [code for code in linked if not isinstance(code, DynamicShared)]
-            self._least_shared = max((code.end for code in linked if isinstance(code, DynamicShared)), default=0)
+            notes = [code for code in linked if isinstance(code, DynamicShared)]
+            self._least_shared, self._chips = max((x.end for x in notes), default=0), {x.chip for x in notes}
             self._blocks = _blocks(linked)
             _refuse_what_needs_numba(library, self._linked, arch)
             codes = [library.get_ltoir(cc=arch)] if self._lto else library.get_asm_strs(cc=arch)
@@ -149,7 +150,7 @@ class Lowered:
         )
 
     def _link_target(self) -> ComputeCapability:
-        chips = {code.recipe.chip for code in self.generated} - {""}
+        chips = ({code.recipe.chip for code in self.generated} | self._chips) - {""}
         return self._target._replace(arch=min(chips)) if chips else self._target
 
 

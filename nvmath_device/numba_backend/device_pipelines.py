@@ -9,14 +9,16 @@ from numba.cuda import cgutils, types
 from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
 
+from nvmath_device.frozen import replace
 from nvmath_device.matmul import Matmul
-from nvmath_device.numba_backend import debug_checks, emit, own_tiles, staged_tiles, streamed_tiles
+from nvmath_device.numba_backend import debug_checks, emit, own_stream_tiles, own_tiles, staged_tiles, streamed_tiles
 from nvmath_device.numba_backend.accumulators import AccumulatorType
 from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
 from nvmath_device.numba_backend.generated import RequiredBlock
 from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline_target, register_value
 from nvmath_device.numba_backend.operands import check_order, check_view
 from nvmath_device.numba_backend.pipeline_calls import INT, POINTER, extents_of, pitch_of, room, tile_place, which_tile
+from nvmath_device.own_streams import WGMMA_CHIP
 from nvmath_device.pipelines import PipelinePlan, pipeline_plan
 
 
@@ -32,6 +34,8 @@ class PipelineType(types.Type):
         """How tiles are fetched."""
         if self.plan.own is not None:
             return own_tiles
+        if self.plan.stream is not None:
+            return own_stream_tiles
         return streamed_tiles if self.plan.is_streamed else staged_tiles
 
 
@@ -51,7 +55,8 @@ def create(context: Any, builder: Any, typ: PipelineType, arrays: Any) -> Any:
     if is_debug():
         _check_at_run_time(context, builder, typ.plan, typ.arrays, arrays)
     emit.bound_threads(builder, typ.plan.block_dim.size)
-    uses_dynamic_shared(context, typ.plan.buffer_bytes, RequiredBlock(typ.plan.block_dim, exact=True))
+    block, chip = RequiredBlock(typ.plan.block_dim, exact=True), "" if typ.plan.stream is None else WGMMA_CHIP
+    uses_dynamic_shared(context, typ.plan.buffer_bytes, block, chip)
     made = cgutils.create_struct_proxy(typ)(context, builder)
     made.a, made.b = arrays[:2]
     made.which = builder.bitcast(room(builder, INT, 2), INT.as_pointer())
@@ -100,7 +105,14 @@ def pipeline_of(mm: Matmul, depth: int | str | None) -> PipelinePlan:
     """The pipeline of a descriptor, for the target of the running compilation."""
     target = pipeline_target(mm.block_execution.sm, mm)
     descriptor, execution = mm.resolved(target)
-    return pipeline_plan(descriptor, execution, depth=depth, sm=target)
+    plan = pipeline_plan(descriptor, execution, depth=depth, sm=target)
+    # Without link-time optimisation the kernel is PTX for every chip, which cannot have what one alone has.
+    return replace(plan, stream=None) if is_debug() else plan
+
+
+def generated_pipeline_of(mm: Matmul, depth: int | str | None) -> PipelinePlan:
+    """The same with libmathdx's loop, to whose objects opaque tensors belong."""
+    return replace(pipeline_of(mm, depth), stream=None)
 
 
 # -- calls ---------------------------------------------------------------------------------------------------

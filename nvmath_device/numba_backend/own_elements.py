@@ -13,11 +13,35 @@ from nvmath_device.own_products import OwnProduct, Spread
 from nvmath_device.pipelines import PipelinePlan
 
 _WARP = 32
+_WARP_ROWS, _LANES = 16, 4  # of wgmma: rows of C of a warp; lanes that have one of them, two columns each of eight
 
 
 def elements_of(context: Any, builder: Any, plan: PipelinePlan) -> Any:
     """What has ``coordinate(state, index)``: (row, column) in the tile, as int64, of an element of this thread."""
+    if plan.stream is not None:
+        return StreamElements(builder)
     return Functions(context, builder, plan) if plan.own is None else OwnElements(builder, plan.own)
+
+
+class StreamElements:
+    """The elements of a loop of our own, of tiles that TMA fetches: as wgmma shares them out."""
+
+    def __init__(self, builder: Any) -> None:
+        self._builder, thread = builder, linear_thread(builder)
+        warp, lane = builder.udiv(thread, ir.Constant(INT, _WARP)), builder.urem(thread, ir.Constant(INT, _WARP))
+        first = builder.mul(warp, ir.Constant(INT, _WARP_ROWS))
+        self._row = builder.add(first, builder.udiv(lane, ir.Constant(INT, _LANES)))
+        self._column = builder.mul(builder.urem(lane, ir.Constant(INT, _LANES)), ir.Constant(INT, 2))
+
+    def coordinate(self, state: Any, index: Any) -> tuple[Any, Any]:
+        """As of libmathdx's functions. ``index`` is an int32, a constant or not."""
+        builder = self._builder
+        group, rest = builder.udiv(index, ir.Constant(INT, 4)), builder.urem(index, ir.Constant(INT, 4))
+        down = builder.mul(builder.udiv(rest, ir.Constant(INT, 2)), ir.Constant(INT, _WARP // _LANES))
+        across = builder.add(builder.mul(group, ir.Constant(INT, 8)), builder.urem(rest, ir.Constant(INT, 2)))
+        places = zip((self._row, self._column), (down, across), strict=True)
+        row, column = (builder.zext(builder.add(x, y, flags=("nsw", "nuw")), LONG) for x, y in places)
+        return row, column
 
 
 class OwnElements:

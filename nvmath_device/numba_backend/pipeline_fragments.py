@@ -15,7 +15,7 @@ from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
 
 from nvmath_device.matmul import Matmul
-from nvmath_device.numba_backend.device_pipelines import pipeline_of
+from nvmath_device.numba_backend.device_pipelines import generated_pipeline_of
 from nvmath_device.numba_backend.own_elements import elements_of
 from nvmath_device.numba_backend.pipeline_calls import INT, POINTER, ByValue, pipeline, room, tensor
 from nvmath_device.numba_backend.tensor_types import TensorAccumulatorType, TensorType, plan_of
@@ -28,7 +28,7 @@ STATE, TILE = 0, 1  # libmathdx's accumulator and tile, in the place that execut
 
 
 def pipeline_accumulator(mm: Matmul, depth: int | str | None) -> PipelineAccumulatorType:
-    return PipelineAccumulatorType(plan_of(mm), pipeline_of(mm, depth))
+    return PipelineAccumulatorType(plan_of(mm), generated_pipeline_of(mm, depth))
 
 
 class _OfPipeline(TensorType):

@@ -19,7 +19,7 @@ SLOTS, SLOT_BYTES = 512, 1024
 assert PIPELINE_BYTES <= SLOT_BYTES - 4
 _GLOBAL, _SHARED = 1, 3  # address spaces
 _BYTE, _WORD, _LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_DESCRIPTOR_BYTES = 128  # what one fence covers
+DESCRIPTOR_BYTES = 128  # what one fence covers
 
 
 class Slots:
@@ -81,10 +81,10 @@ def publish_descriptors(builder: Any, address: Any, nbytes: int) -> None:
     """
     release = ir.FunctionType(ir.VoidType(), [])
     builder.asm(release, "fence.proxy.tensormap::generic.release.gpu;", "~{memory}", [], side_effect=True)
-    text = f"fence.proxy.tensormap::generic.acquire.gpu [$0], {_DESCRIPTOR_BYTES};"
+    text = f"fence.proxy.tensormap::generic.acquire.gpu [$0], {DESCRIPTOR_BYTES};"
     acquire = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [_LONG]), text, "l,~{memory}", side_effect=True)
     start = builder.ptrtoint(address, _LONG)
-    for offset in range(0, nbytes, _DESCRIPTOR_BYTES):
+    for offset in range(0, nbytes, DESCRIPTOR_BYTES):
         builder.call(acquire, [builder.add(start, ir.Constant(_LONG, offset))])
 
 

@@ -16,7 +16,14 @@ from nvmath_device.matmul import Matmul
 from nvmath_device.numba_backend import debug_checks
 from nvmath_device.numba_backend.accumulators import AccumulatorType
 from nvmath_device.numba_backend.conversions import converted
-from nvmath_device.numba_backend.device_pipelines import PipelineType, check_tile, create, finish, pipeline_of, start
+from nvmath_device.numba_backend.device_pipelines import (
+    PipelineType,
+    check_tile,
+    create,
+    finish,
+    generated_pipeline_of,
+    start,
+)
 from nvmath_device.numba_backend.element_types import value_numba
 from nvmath_device.numba_backend.fragments import plus
 from nvmath_device.numba_backend.objects import Call, is_debug, method, register_value
@@ -59,7 +66,7 @@ class DevicePipelineType(types.Type):
     @property
     def pipeline(self) -> PipelineType:
         mm, depth = self.value
-        return PipelineType(pipeline_of(mm, depth), self.launch_members)
+        return PipelineType(generated_pipeline_of(mm, depth), self.launch_members)
 
 
 @register_model(DevicePipelineType)

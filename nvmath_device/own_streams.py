@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products by the warpgroup instructions of sm_90a that are nvmath_device's own, of tiles that TMA fetches. Pure.
+
+Matrices of 16 bits whose lines go along K, A by rows and B by columns: 128 bytes of each line are a tile's, in the
+order that TMA swizzles them into and the tensor cores read them from. A warpgroup has 64 rows of C, all its columns.
+"""
+
+from __future__ import annotations
+
+from nvmath_device.descriptors import COL_MAJOR, ROW_MAJOR, BlockExecution, GemmDescriptor
+from nvmath_device.frozen import frozen
+
+WGMMA_CHIP = "a"  # of sm_90
+WARPGROUP, ROWS = 128, 64  # threads of a warpgroup, and rows of C of an instruction
+LINE_BYTES = 128  # of a tile of A or B: what TMA swizzles
+STEP_BYTES = 32  # of a line, that an instruction multiplies
+
+_COLUMNS, _MOST_COLUMNS = 8, 256  # of an instruction: multiples of, and at most
+_MOST_BOX = 256  # lines of a tile that TMA fetches at once
+_INSTRUCTION = {"float16": "f16", "bfloat16": "bf16"}
+_TENSOR_ELEMENT = {"float16": 6, "bfloat16": 10}  # the numbers that tensormap.replace has for them
+
+
+@frozen()
+class OwnStream:
+    """A loop over K of our own with nothing left open.
+
+    A thread's element ``e`` is in the row ``place(lane)[0] + 8 * (e // 2 % 2)`` of its warp's 16 and in the column
+    ``8 * (e // 4) + 2 * (lane % 4) + e % 2``.
+
+    Attributes:
+        instruction: the PTX instruction's name.
+        tensor_element: the element type's number in a descriptor of a tensor.
+        rows, columns: of C, of the block and of each thread's warpgroup; ``rows`` are lines of A's tile.
+        k: elements of a line of a tile.
+    """
+
+    instruction: str
+    tensor_element: int
+    rows: int
+    columns: int
+    k: int
+
+    @property
+    def tile_bytes(self) -> tuple[int, int]:
+        """Of A and of B."""
+        return self.rows * LINE_BYTES, self.columns * LINE_BYTES
+
+
+def own_stream(descriptor: GemmDescriptor, execution: BlockExecution) -> OwnStream | None:
+    """Our loop for a descriptor that wgmma multiplies and TMA fetches; ``None`` where it is left to libmathdx."""
+    (m, n, k), kinds = descriptor.size, {t.name for t in descriptor.precision[:2]}
+    threads, (kind, *others) = execution.block_dim.size, kinds  # type: ignore[union-attr]
+    fits = (
+        not others
+        and kind in _INSTRUCTION
+        and descriptor.precision.c.name == "float32"
+        and tuple(descriptor.arrangement) == (ROW_MAJOR, COL_MAJOR, ROW_MAJOR)
+        and k * descriptor.value_types[0].itemsize == LINE_BYTES
+        and m == threads // WARPGROUP * ROWS <= _MOST_BOX
+        and n % _COLUMNS == 0
+        and n <= _MOST_COLUMNS
+    )
+    if not fits:
+        return None
+    along_k = STEP_BYTES // descriptor.value_types[0].itemsize
+    suffix = f"f32.{_INSTRUCTION[kind]}.{_INSTRUCTION[kind]}"
+    return OwnStream(
+        f"wgmma.mma_async.sync.aligned.m{ROWS}n{n}k{along_k}.{suffix}", _TENSOR_ELEMENT[kind], m, n, k
+    )
