@@ -15,6 +15,7 @@ WARPGROUP, ROWS = 128, 64  # threads of a warpgroup, and rows of C of an instruc
 LINE_BYTES = 128  # of a tile of A or B: what TMA swizzles
 STEP_BYTES = 32  # of a line, that an instruction multiplies
 
+GUEST_ITEMSIZES = (2, 4, 8)  # of elements of a matrix whose tile comes with those of A and B
 _COLUMNS, _MOST_COLUMNS = 8, 256  # of an instruction: multiples of, and at most
 _MOST_BOX = 256  # lines of a tile that TMA fetches at once
 _INSTRUCTION = {"float16": "f16", "bfloat16": "bf16"}
@@ -43,8 +44,46 @@ class OwnStream:
 
     @property
     def tile_bytes(self) -> tuple[int, int]:
-        """Of A and of B."""
+        """Of A and of B, which follow each other in a stage."""
         return self.rows * LINE_BYTES, self.columns * LINE_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        return sum(self.tile_bytes)
+
+
+@frozen()
+class Guest:
+    """A tile of another matrix of C's shape, which follows those of A and B through the stages: boxes of 128 bytes of
+    each row, as many in a stage as it has room for.
+
+    Attributes:
+        itemsize: bytes of an element.
+        boxes: how many the tile has.
+        in_stage: how many a stage has.
+    """
+
+    itemsize: int
+    boxes: int
+    in_stage: int
+
+    @property
+    def turns(self) -> int:
+        """Stages that it fills."""
+        return -(-self.boxes // self.in_stage)
+
+    @property
+    def box_columns(self) -> int:
+        return LINE_BYTES // self.itemsize
+
+
+def guest_of(stream: OwnStream, depth: int, itemsize: int) -> Guest | None:
+    """How a tile of elements of so many bytes goes through the stages, if it does."""
+    if itemsize not in GUEST_ITEMSIZES:
+        return None
+    boxes = -(-stream.columns * itemsize // LINE_BYTES)
+    guest = Guest(itemsize, boxes, stream.stage_bytes // (stream.rows * LINE_BYTES))
+    return guest if guest.turns <= depth else None
 
 
 def own_stream(descriptor: GemmDescriptor, execution: BlockExecution) -> OwnStream | None:

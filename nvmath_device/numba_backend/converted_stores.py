@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tile of float32 that lies inside of a matrix of float16 or bfloat16, written without a test for each element.
+"""A tile of float32 that lies inside of a matrix of float32, float16 or bfloat16, written without a test for each
+element.
 
-The hardware's shares of an accumulator come in pairs, an even column and the next. One instruction converts a pair; one
-writes it where the two are neighbours in memory and the address allows it.
+The hardware's shares of an accumulator come in pairs, an even column and the next. One instruction converts a pair to
+16 bits; one writes it where the two are neighbours in memory and the address allows it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _HALF = ir.IntType(16)
 
 def comes_in_pairs(source: Any, target: Any, count: int, sm: ComputeCapability) -> bool:
     """Whether :func:`store_pairs` writes ``count`` elements of a thread, of Numba's types, on a device of ``sm``."""
-    return source == types.float32 and target in _PACKED and count % 2 == 0 and sm[:2] >= _PACKED_SINCE
+    if source != types.float32 or count % 2:
+        return False
+    return target == types.float32 or (target in _PACKED and sm[:2] >= _PACKED_SINCE)
 
 
 def store_pairs(
@@ -43,18 +46,28 @@ def store_pairs(
     def write(value: Any, e: int) -> None:
         offset = builder.add(*(builder.mul(x, stride) for x, stride in zip(place(e), strides, strict=True)))
         pointer = builder.bitcast(builder.gep(start, [offset]), value.type.as_pointer())
-        builder.store(value, pointer, align=value.type.width // 8)
+        builder.store(value, pointer, align=_nbytes(value.type))
 
-    with builder.if_else(_are_words(builder, count, place, start, strides)) as (then, otherwise):
+    with builder.if_else(_are_words(builder, target, count, place, start, strides)) as (then, otherwise):
         for branch, is_word in ((then, True), (otherwise, False)):
             with branch:
                 for e in range(0, count, 2):
-                    word = packed(builder, target, element(e), element(e + 1))
+                    pair = _pair(builder, target, element(e), element(e + 1))
                     if is_word:
-                        write(word, e)
+                        write(builder.bitcast(pair, INT) if target in _PACKED else pair, e)
                     else:
-                        write(builder.trunc(word, _HALF), e)
-                        write(builder.trunc(builder.lshr(word, ir.Constant(INT, 16)), _HALF), e + 1)
+                        for n in range(2):
+                            write(builder.extract_element(pair, ir.Constant(INT, n)), e + n)
+
+
+def _pair(builder: Any, target: Any, first: Any, second: Any) -> Any:
+    """Two numbers of float32 as a vector of two of ``target``, those of 16 bits as integers."""
+    if target in _PACKED:
+        return builder.bitcast(packed(builder, target, first, second), ir.VectorType(_HALF, 2))
+    pair = ir.Constant(ir.VectorType(ir.FloatType(), 2), ir.Undefined)
+    for n, x in enumerate((first, second)):
+        pair = builder.insert_element(pair, x, ir.Constant(INT, n))
+    return pair
 
 
 def packed(builder: Any, target: Any, first: Any, second: Any) -> Any:
@@ -64,7 +77,13 @@ def packed(builder: Any, target: Any, first: Any, second: Any) -> Any:
     return builder.call(pack, [second, first])
 
 
-def _are_words(builder: Any, count: int, place: Callable[[int], Pair], start: Any, strides: Pair) -> Any:
+def _nbytes(kind: Any) -> int:
+    if isinstance(kind, ir.VectorType):
+        return int(kind.count * _nbytes(kind.element))
+    return 4 if isinstance(kind, ir.FloatType) else int(kind.width // 8)
+
+
+def _are_words(builder: Any, target: Any, count: int, place: Callable[[int], Pair], start: Any, strides: Pair) -> Any:
     """Whether all pairs are words of memory.
 
     What is asked of the places in the tile is known when libmathdx's code is linked. The questions for the address and
@@ -72,8 +91,9 @@ def _are_words(builder: Any, count: int, place: Callable[[int], Pair], start: An
     """
     one, zero = ir.Constant(LONG, 1), ir.Constant(LONG, 0)
     pitch, step = strides
-    odd = builder.and_(builder.or_(builder.ptrtoint(start, LONG), pitch), ir.Constant(LONG, 3))
-    equal = [(step, ir.Constant(LONG, 2)), (odd, zero)]
+    itemsize = target.bitwidth // 8
+    odd = builder.and_(builder.or_(builder.ptrtoint(start, LONG), pitch), ir.Constant(LONG, 2 * itemsize - 1))
+    equal = [(step, ir.Constant(LONG, itemsize)), (odd, zero)]
     for e in range(0, count, 2):
         (row, column), (next_row, next_column) = place(e), place(e + 1)
         equal += [(next_row, row), (next_column, builder.add(column, one)), (builder.and_(column, one), zero)]

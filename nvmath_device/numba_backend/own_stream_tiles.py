@@ -7,6 +7,7 @@ hardware says by the first that its tiles are there, the warpgroups by the secon
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from llvmlite import ir
@@ -15,17 +16,14 @@ from numba.cuda import cgutils
 from nvmath_device.numba_backend.accumulators import new_accumulator
 from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, linear_thread
 from nvmath_device.numba_backend.memory import near_address
-from nvmath_device.numba_backend.pipeline_calls import INT, LONG, extents_of, which_tile
+from nvmath_device.numba_backend.pipeline_calls import INT, LONG, extents_of, tile_place
 from nvmath_device.numba_backend.pipeline_slots import DESCRIPTOR_BYTES, Slots, give_back, publish_descriptors
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
+from nvmath_device.numba_backend.stream_text import end_text, loop_text, start_text
 from nvmath_device.numba_backend.tensor_maps import write_tensor_map
-from nvmath_device.own_streams import LINE_BYTES, ROWS, STEP_BYTES, WARPGROUP
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
 
 _NAME = "nvmath_device_streams"
-_WORD_BYTES = 8  # of a barrier in shared memory
-# Of an operand of wgmma in shared memory: lines of 128 bytes, swizzled; groups of eight of them follow each other.
-_OPERAND = (1 << 62) | (8 * LINE_BYTES // 16 << 32) | (1 << 16)
 
 
 def create(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> None:
@@ -49,48 +47,26 @@ def create(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
 
 def start(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, i: Any, j: Any) -> None:
     """The first tiles of A and B are on their way to shared memory."""
-    ring = _Ring(context, builder, plan, made, array_types)
+    assert plan.stream is not None
     with builder.if_then(is_first_thread(builder)):
-        ring.make_barriers()
-        for k in range(plan.depth):
-            with builder.if_then(builder.icmp_signed("<", ir.Constant(INT, k), ring.turns)):
-                ring.fetch(ir.Constant(INT, k), ir.Constant(INT, k))
+        speak(builder, start_text(plan.stream, plan.depth, None), _operands(context, builder, plan, made, array_types))
     barrier(builder)
 
 
 def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> Any:
     """The whole loop over K of the tile that was started."""
-    acc, ring = new_accumulator(context, builder, plan), _Ring(context, builder, plan, made, array_types)
+    assert plan.stream is not None
+    acc = new_accumulator(context, builder, plan)
+    operands = _operands(context, builder, plan, made, array_types)
+    text = loop_text(plan.stream, plan.depth, None, plan.fragment_size)
+    sums = speak(builder, text, {**operands, "thread": linear_thread(builder)}, results=plan.fragment_size)
     fragment = builder.bitcast(acc.fragment, ir.FloatType().as_pointer())
-    places = [builder.gep(fragment, [ir.Constant(INT, e)], inbounds=True) for e in range(plan.fragment_size)]
-    for place in places:
-        builder.store(ir.Constant(ir.FloatType(), 0.0), place)
-    stage, phase = (cgutils.alloca_once_value(builder, ir.Constant(INT, 0)) for _ in range(2))
-    leads = builder.icmp_unsigned(
-        "==", builder.urem(linear_thread(builder), ir.Constant(INT, WARPGROUP)), ir.Constant(INT, 0)
-    )
-    fetches = is_first_thread(builder)
-    multiply = _multiplication(plan)
-    with cgutils.for_range(builder, ring.turns, intp=INT) as loop:
-        here, parity = builder.load(stage), builder.load(phase)
-        ring.wait_until_full(here, parity)
-        sums = [builder.load(place) for place in places]
-        found = builder.call(multiply, [*sums, *ring.operands(here)])
-        for e, place in enumerate(places):
-            builder.store(builder.extract_value(found, e), place)
-        with builder.if_then(leads):
-            ring.leave(here)
-        following = builder.add(loop.index, ir.Constant(INT, plan.depth))
-        with builder.if_then(builder.and_(fetches, builder.icmp_signed("<", following, ring.turns))):
-            ring.wait_until_empty(here, parity)
-            ring.fetch(following, here)
-        after = builder.add(here, ir.Constant(INT, 1))
-        is_end = builder.icmp_unsigned("==", after, ir.Constant(INT, plan.depth))
-        builder.store(builder.select(is_end, ir.Constant(INT, 0), after), stage)
-        builder.store(builder.xor(parity, builder.zext(is_end, INT)), phase)
+    for e in range(plan.fragment_size):
+        place = builder.gep(fragment, [ir.Constant(INT, e)], inbounds=True)
+        builder.store(builder.extract_value(sums, e), place)
     barrier(builder)
-    with builder.if_then(fetches):
-        ring.end_barriers()
+    with builder.if_then(is_first_thread(builder)):
+        speak(builder, end_text(plan.stream, plan.depth), operands)
     return acc
 
 
@@ -100,115 +76,31 @@ def destroy(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> None:
         give_back(builder, made.device)
 
 
-class _Ring:
-    """The stages, in shared memory: tiles of A, tiles of B, and behind them the barriers."""
-
-    def __init__(self, context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> None:
-        assert plan.stream is not None
-        self._builder, self._plan, self._made, self._stream = builder, plan, made, plan.stream
-        self._near = builder.trunc(near_address(builder, dynamic_buffer(builder, BUFFER_ALIGNMENT)), INT)
-        extent = extents_of(context, builder, array_types[0], made.a)[1]
-        k = ir.Constant(LONG, self._stream.k)
-        turns = builder.sdiv(builder.add(extent, ir.Constant(LONG, self._stream.k - 1)), k)
-        self.turns = builder.trunc(turns, INT)
-
-    def make_barriers(self) -> None:
-        warpgroups = self._stream.rows // ROWS
-        for stage in range(self._plan.depth):
-            for place, count in zip(self._barriers(ir.Constant(INT, stage)), (1, warpgroups), strict=True):
-                _say(self._builder, f"mbarrier.init.shared::cta.b64 [$0], {count};", place)
-        _say(self._builder, "fence.mbarrier_init.release.cluster;")
-        _say(self._builder, "fence.proxy.async.shared::cta;")
-
-    def end_barriers(self) -> None:
-        """Their memory is free again."""
-        for stage in range(self._plan.depth):
-            for place in self._barriers(ir.Constant(INT, stage)):
-                _say(self._builder, "mbarrier.inval.shared::cta.b64 [$0];", place)
-
-    def fetch(self, turn: Any, stage: Any) -> None:
-        """Have the tiles of a turn fetched into a stage that is free."""
-        builder = self._builder
-        full, _ = self._barriers(stage)
-        text = "{ .reg .b64 %state; mbarrier.arrive.expect_tx.shared::cta.b64 %state, [$0], $1; }"
-        _say(builder, text, full, ir.Constant(INT, sum(self._stream.tile_bytes)))
-        along_k = builder.mul(turn, ir.Constant(INT, self._stream.k))
-        slot = builder.ptrtoint(self._made.device, LONG)
-        for x, (tile, lines) in enumerate(zip(self._tiles(stage), (self._stream.rows, self._stream.columns), strict=True)):
-            which = builder.load(which_tile(builder, self._made.which, x))
-            _say(
-                builder,
-                "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3}], "
-                "[$4];",
-                tile, builder.add(slot, ir.Constant(LONG, x * DESCRIPTOR_BYTES)), along_k,
-                builder.mul(which, ir.Constant(INT, lines)), full,
-            )  # fmt: skip
-
-    def operands(self, stage: Any) -> list[Any]:
-        """This warpgroup's rows of A's tile, and B's tile, as wgmma wants to have them described."""
-        builder = self._builder
-        a, b = self._tiles(stage)
-        warpgroup = builder.udiv(linear_thread(builder), ir.Constant(INT, WARPGROUP))
-        a = builder.add(a, builder.mul(warpgroup, ir.Constant(INT, ROWS * LINE_BYTES)))
-        return [
-            builder.or_(builder.zext(builder.lshr(x, ir.Constant(INT, 4)), LONG), ir.Constant(LONG, _OPERAND))
-            for x in (a, b)
-        ]
-
-    def wait_until_full(self, stage: Any, parity: Any) -> None:
-        _wait(self._builder, self._barriers(stage)[0], parity)
-
-    def wait_until_empty(self, stage: Any, parity: Any) -> None:
-        _wait(self._builder, self._barriers(stage)[1], parity)
-
-    def leave(self, stage: Any) -> None:
-        """A warpgroup is done with a stage."""
-        text = "{ .reg .b64 %state; mbarrier.arrive.shared::cta.b64 %state, [$0]; }"
-        _say(self._builder, text, self._barriers(stage)[1])
-
-    def _tiles(self, stage: Any) -> tuple[Any, Any]:
-        builder, (a, b) = self._builder, self._stream.tile_bytes
-        behind = builder.add(self._near, ir.Constant(INT, self._plan.depth * a))
-        return (
-            builder.add(self._near, builder.mul(stage, ir.Constant(INT, a))),
-            builder.add(behind, builder.mul(stage, ir.Constant(INT, b))),
-        )
-
-    def _barriers(self, stage: Any) -> tuple[Any, Any]:
-        builder, depth = self._builder, self._plan.depth
-        first = builder.add(self._near, ir.Constant(INT, depth * sum(self._stream.tile_bytes)))
-        full = builder.add(first, builder.mul(stage, ir.Constant(INT, _WORD_BYTES)))
-        return full, builder.add(full, ir.Constant(INT, depth * _WORD_BYTES))
-
-
-def _multiplication(plan: PipelinePlan) -> Any:
-    """From sums and the descriptions of two operands to sums: all instructions of a turn, and their end."""
-    stream, count = plan.stream, plan.fragment_size
+def _operands(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> dict[str, Any]:
+    """What the texts call the tile that was started, and where its stages are."""
+    stream = plan.stream
     assert stream is not None
-    sums = ", ".join(f"${e}" for e in range(count))
-    commands = ["wgmma.fence.sync.aligned;"]
-    for step in range(LINE_BYTES // STEP_BYTES):
-        if step:
-            commands += [f"add.s64 %{x}, %{x}, {STEP_BYTES // 16};" for x in "ab"]
-        commands.append(f"{stream.instruction} {{{sums}}}, %a, %b, %on, 1, 1, 0, 0;")
-    commands += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
-    setup = f".reg .pred %on; .reg .b64 %a, %b; mov.b64 %a, ${2 * count}; mov.b64 %b, ${2 * count + 1}; "
-    text = f"{{ {setup}setp.eq.u32 %on, 0, 0; {' '.join(commands)} }}"
+    extent = extents_of(context, builder, array_types[0], made.a)[1]
+    k = ir.Constant(LONG, stream.k)
+    turns = builder.sdiv(builder.add(extent, ir.Constant(LONG, stream.k - 1)), k)
+    firsts = (builder.trunc(x, INT) for x in tile_place(builder, plan, made.which))
+    return {
+        "near": builder.trunc(near_address(builder, dynamic_buffer(builder, BUFFER_ALIGNMENT)), INT),
+        "turns": builder.trunc(turns, INT),
+        "maps": builder.ptrtoint(made.device, LONG),
+        **dict(zip(("row", "column"), firsts, strict=True)),
+    }
+
+
+def speak(builder: Any, text: str, operands: dict[str, Any], *, results: int = 0) -> Any:
+    """Say a text in PTX whose operands are called by ``$`` and a name, with the numbers of float32 ``$0`` and on as
+    results."""
+    names = [name for name in operands if re.search(rf"\${name}\b", text)]
+    numbers = {name: results + n for n, name in enumerate(names)}
+    text = re.sub(r"\$([a-z]+)", lambda found: f"${numbers[found[1]]}", text)
+    given = [operands[name] for name in names]
+    constraints = [*["=&f"] * results, *("l" if x.type == LONG else "r" for x in given), "~{memory}"]
     element = ir.FloatType()
-    kind = ir.FunctionType(ir.LiteralStructType([element] * count), [*[element] * count, LONG, LONG])
-    constraints = [*["=f"] * count, *map(str, range(count)), "l", "l", "~{memory}"]
-    return ir.InlineAsm(kind, text, ",".join(constraints), side_effect=True)
-
-
-def _wait(builder: Any, place: Any, parity: Any) -> None:
-    text = (
-        "{ .reg .pred %there; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %there, [$0], $1; @%there bra THERE; "
-        "bra AGAIN; THERE: }"
-    )
-    _say(builder, text, place, parity)
-
-
-def _say(builder: Any, text: str, *operands: Any) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [x.type for x in operands])
-    constraints = ["l" if x.type == LONG else "r" for x in operands]
-    builder.asm(kind, text, ",".join([*constraints, "~{memory}"]), operands, side_effect=True)
+    result = ir.LiteralStructType([element] * results) if results else ir.VoidType()
+    kind = ir.FunctionType(result, [x.type for x in given])
+    return builder.asm(kind, text, ",".join(constraints), given, side_effect=True)
