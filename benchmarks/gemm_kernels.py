@@ -37,7 +37,7 @@ def fused_kernel(mm: nd.Matmul, depth: int) -> Any:
     @nd.jit
     def fused(a: Any, b: Any, c: Any, bias: Any, residual: Any, rows: Any, columns: Any, group: Any) -> None:
         i, j = nd.grouped_tile(cuda.blockIdx.x, rows, columns, group)
-        mm.multiply(a, b, i, j, depth).combine(gelu_residual, residual, bias).store(c)
+        mm.multiply(a, b, i, j, depth, combine=gelu_residual, x=residual, args=(bias,)).store(c)
 
     return fused
 

@@ -12,6 +12,7 @@ from nvmath_device.frozen import frozen
 
 WGMMA_CHIP = "a"  # of sm_90
 WARPGROUP, ROWS = 128, 64  # threads of a warpgroup, and rows of C of an instruction
+WARP, WARP_ROWS, LANES = 32, 16, 4  # rows of C of a warp; lanes that have one of them, two columns each of eight
 LINE_BYTES = 128  # of a tile of A or B: what TMA swizzles
 STEP_BYTES = 32  # of a line, that an instruction multiplies
 

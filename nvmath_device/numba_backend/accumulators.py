@@ -162,11 +162,17 @@ def _resolve_map(typ: AccumulatorType, call: Call) -> Any:
 
 
 def _resolve_combine(typ: AccumulatorType, call: Call) -> Any:
-    function, x, *rest = call.positional("function", "x", "arguments ...")
+    given = call.positional("function", "x", "arguments ...")
+    check_combination(typ, call, given)
+    return signature(typ, *given, recvr=call.this)
+
+
+def check_combination(typ: AccumulatorType, call: Call, given: Any) -> None:
+    """``given``: types of what :meth:`combine` takes."""
+    function, x, *rest = given
     if not isinstance(x, types.Array) or x.ndim != 2:
         raise call.error(f"wants a 2-D array for x, a whole matrix of C's shape, got {x}")
     _check_function(call, function, "(value, element of x, row, column", (typ.element, x.dtype, *_PLACE, *rest), rest)
-    return signature(typ, function, x, *rest, recvr=call.this)
 
 
 def _check_function(call: Call, function: Any, form: str, given: Any, rest: Any) -> None:
@@ -193,12 +199,22 @@ def _lower_map(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args:
 
 
 def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, args: Any) -> Any:
-    this, _, array, *rest = args
-    function, x_type, *rest_types = sig.args
+    this, *given = args
+    return combined(context, builder, typ, this, sig.args, given)
+
+
+def combined(
+    context: Any, builder: Any, typ: AccumulatorType, this: Any, kinds: Any, given: Any, tile: Any = None
+) -> Any:
+    """What :meth:`combine` makes of the accumulator ``this``, given a function, a matrix and more of types ``kinds``.
+
+    ``tile``: the matrix's, where it is in shared memory already.
+    """
+    (function, x_type, *rest_types), (_, array, *rest) = kinds, given
     elements = _Elements(context, builder, typ, this)
     call = _function_call(context, builder, function, (typ.element, x_type.dtype, *_PLACE, *rest_types), typ.element)
-    tile, size = None, typ.plan.fragment_size
-    if typ.has_stages and has_room(typ.plan, x_type):
+    size = typ.plan.fragment_size
+    if tile is None and typ.has_stages and has_room(typ.plan, x_type):
         tile = OperandTile(context, builder, typ.plan, x_type, array, elements.first)
         if tile.parts > 1:
             tile.check_order([elements.place_in_tile(e)[1] for e in range(size)])
@@ -208,7 +224,10 @@ def _lower_combine(context: Any, builder: Any, typ: AccumulatorType, sig: Any, a
             if tile is not None and e * tile.parts % size == 0:
                 tile.wait(e * tile.parts // size)
             at = place(e)
-            with_it = _load(context, builder, x_type, x, at) if tile is None else tile[elements.place_in_tile(e)]
+            if tile is None:
+                with_it = _load(context, builder, x_type, x, at)
+            else:
+                with_it = tile.element(e, elements.place_in_tile(e))
             elements.put(e, call([elements.values[e], with_it, *at, *rest]))
     if tile is not None:
         tile.leave()

@@ -12,9 +12,10 @@ from numba.cuda.models import register_model
 from nvmath_device.frozen import replace
 from nvmath_device.matmul import Matmul
 from nvmath_device.numba_backend import debug_checks, emit, own_stream_tiles, own_tiles, staged_tiles, streamed_tiles
-from nvmath_device.numba_backend.accumulators import AccumulatorType
+from nvmath_device.numba_backend.accumulators import AccumulatorType, check_combination, combined
 from nvmath_device.numba_backend.dynamic_shared import uses_dynamic_shared
 from nvmath_device.numba_backend.generated import RequiredBlock
+from nvmath_device.numba_backend.guest_tiles import GuestMatrix, takes_guest
 from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline_target, register_value
 from nvmath_device.numba_backend.operands import check_order, check_view
 from nvmath_device.numba_backend.pipeline_calls import INT, POINTER, extents_of, pitch_of, room, tile_place, which_tile
@@ -51,7 +52,7 @@ class _Model(models.StructModel):
 # -- the parts of a product ----------------------------------------------------------------------------------
 
 
-def create(context: Any, builder: Any, typ: PipelineType, arrays: Any) -> Any:
+def create(context: Any, builder: Any, typ: PipelineType, arrays: Any, **guest: Any) -> Any:
     if is_debug():
         _check_at_run_time(context, builder, typ.plan, typ.arrays, arrays)
     emit.bound_threads(builder, typ.plan.block_dim.size)
@@ -60,23 +61,23 @@ def create(context: Any, builder: Any, typ: PipelineType, arrays: Any) -> Any:
     made = cgutils.create_struct_proxy(typ)(context, builder)
     made.a, made.b = arrays[:2]
     made.which = builder.bitcast(room(builder, INT, 2), INT.as_pointer())
-    typ.tiles.create(context, builder, typ.plan, made, typ.arrays)
+    typ.tiles.create(context, builder, typ.plan, made, typ.arrays, **guest)
     return made
 
 
-def start(context: Any, builder: Any, typ: PipelineType, made: Any, i: Any, j: Any) -> Any:
+def start(context: Any, builder: Any, typ: PipelineType, made: Any, i: Any, j: Any, **guest: Any) -> Any:
     """Returns the tile's first row and column."""
     for axis, number in enumerate((i, j)):
         builder.store(number, which_tile(builder, made.which, axis))
     firsts = tile_place(builder, typ.plan, made.which)
-    typ.tiles.start(context, builder, typ.plan, made, typ.arrays, i, j)
+    typ.tiles.start(context, builder, typ.plan, made, typ.arrays, i, j, **guest)
     return firsts
 
 
-def finish(context: Any, builder: Any, typ: PipelineType, made: Any, firsts: Any = None) -> Any:
+def finish(context: Any, builder: Any, typ: PipelineType, made: Any, firsts: Any = None, **guest: Any) -> Any:
     """Shared memory is free again when it returns. ``firsts``: what :func:`start` returned, where that is at hand."""
     firsts = tile_place(builder, typ.plan, made.which) if firsts is None else firsts
-    acc = typ.tiles.finish(context, builder, typ.plan, made, typ.arrays)
+    acc = typ.tiles.finish(context, builder, typ.plan, made, typ.arrays, **guest)
     acc.row, acc.column = firsts
     acc.rows, acc.columns = (
         extents_of(context, builder, array_type, array)[axis]
@@ -138,20 +139,56 @@ def check_tile(call: Call, arguments: dict[str, Any]) -> None:
         arguments[name] = types.int32
 
 
+_COMBINATION = ("combine", "x", "args")
+
+
 def _resolve_multiply(typ: Any, call: Call) -> Any:
-    arguments = call.bind(("a", "b", "i", "j"), optional=("depth",))
+    arguments = call.bind(("a", "b", "i", "j"), optional=("depth", *_COMBINATION))
     plan = _plan(typ, call, arguments)
     check_tile(call, arguments)
-    return call.signature(AccumulatorType(plan, has_stages=True), arguments)
+    acc = AccumulatorType(plan, has_stages=True)
+    given = [arguments[name] for name in _COMBINATION if name in arguments]
+    if given:
+        if not {"combine", "x"} <= arguments.keys():
+            raise call.error("wants combine, a device function, and x, a matrix, together, and args with them only")
+        check_combination(acc, call, [*given[:2], *_members(call, given)])
+    return call.signature(acc, arguments)
+
+
+def _members(call: Call, given: Any) -> tuple[Any, ...]:
+    """Types of the function's further arguments."""
+    if len(given) < len(_COMBINATION):
+        return ()
+    if not isinstance(given[-1], types.BaseTuple):
+        raise call.error(f"wants a tuple for args, the function's further arguments, got {given[-1]}")
+    return tuple(given[-1])
 
 
 def _lower_multiply(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> Any:
-    pipe = PipelineType(sig.return_type.plan, sig.args[:2])
-    made = create(context, builder, pipe, args)
-    firsts = start(context, builder, pipe, made, args[2], args[3])
-    accumulator = finish(context, builder, pipe, made, firsts)
+    acc, pipe = sig.return_type, PipelineType(sig.return_type.plan, sig.args[:2])
+    given = _combination(builder, sig, args)
+    guest = {}
+    if given and pipe.plan.stream is not None and takes_guest(pipe.plan, given[1][0]):
+        guest["guest"] = GuestMatrix(context, builder, pipe.plan, *given[1])
+    made = create(context, builder, pipe, args, **guest)
+    firsts = start(context, builder, pipe, made, args[2], args[3], **guest)
+    result = finish(context, builder, pipe, made, firsts, **guest)
+    if given:
+        tile = guest["guest"].tile(firsts) if guest else None
+        result = combined(context, builder, acc, result, *zip(*given, strict=True), tile)
     pipe.tiles.destroy(context, builder, pipe.plan, made)
-    return accumulator
+    return result
+
+
+def _combination(builder: Any, sig: Any, args: Any) -> list[tuple[Any, Any]]:
+    """The function, the matrix and further arguments of a call that combines, each a type and a value."""
+    given = list(zip(sig.args, args, strict=True))[4:]
+    if given and isinstance(given[0][0], types.Literal):  # depth
+        del given[0]
+    if len(given) < len(_COMBINATION):
+        return given
+    kind, value = given.pop()
+    return [*given, *zip(kind, cgutils.unpack_tuple(builder, value, len(kind)), strict=True)]
 
 
 def _resolve_pipeline(typ: Any, call: Call) -> Any:

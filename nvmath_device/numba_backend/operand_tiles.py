@@ -110,8 +110,8 @@ class OperandTile:
             trap = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), []), "llvm.trap")
             builder.call(trap, [])
 
-    def __getitem__(self, at: tuple[Any, Any]) -> Any:
-        """The element at a row and column of the tile."""
+    def element(self, e: int, at: tuple[Any, Any]) -> Any:
+        """The one beside this thread's element ``e`` of the accumulator, which is at a row and column of the tile."""
         builder = self._builder
         row, column = (builder.trunc(x, INT) for x in at)
         line, place = (row, column) if self._layout.order == ROW_MAJOR else (column, row)

@@ -10,10 +10,9 @@ from llvmlite import ir
 from nvmath_device.numba_backend.block_threads import linear_thread
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, Functions
 from nvmath_device.own_products import OwnProduct, Spread
+from nvmath_device.own_streams import LANES, WARP, WARP_ROWS
 from nvmath_device.pipelines import PipelinePlan
 
-_WARP = 32
-_WARP_ROWS, _LANES = 16, 4  # of wgmma: rows of C of a warp; lanes that have one of them, two columns each of eight
 
 
 def elements_of(context: Any, builder: Any, plan: PipelinePlan) -> Any:
@@ -28,16 +27,16 @@ class StreamElements:
 
     def __init__(self, builder: Any) -> None:
         self._builder, thread = builder, linear_thread(builder)
-        warp, lane = builder.udiv(thread, ir.Constant(INT, _WARP)), builder.urem(thread, ir.Constant(INT, _WARP))
-        first = builder.mul(warp, ir.Constant(INT, _WARP_ROWS))
-        self._row = builder.add(first, builder.udiv(lane, ir.Constant(INT, _LANES)))
-        self._column = builder.mul(builder.urem(lane, ir.Constant(INT, _LANES)), ir.Constant(INT, 2))
+        warp, lane = builder.udiv(thread, ir.Constant(INT, WARP)), builder.urem(thread, ir.Constant(INT, WARP))
+        first = builder.mul(warp, ir.Constant(INT, WARP_ROWS))
+        self._row = builder.add(first, builder.udiv(lane, ir.Constant(INT, LANES)))
+        self._column = builder.mul(builder.urem(lane, ir.Constant(INT, LANES)), ir.Constant(INT, 2))
 
     def coordinate(self, state: Any, index: Any) -> tuple[Any, Any]:
         """As of libmathdx's functions. ``index`` is an int32, a constant or not."""
         builder = self._builder
         group, rest = builder.udiv(index, ir.Constant(INT, 4)), builder.urem(index, ir.Constant(INT, 4))
-        down = builder.mul(builder.udiv(rest, ir.Constant(INT, 2)), ir.Constant(INT, _WARP // _LANES))
+        down = builder.mul(builder.udiv(rest, ir.Constant(INT, 2)), ir.Constant(INT, WARP // LANES))
         across = builder.add(builder.mul(group, ir.Constant(INT, 8)), builder.urem(rest, ir.Constant(INT, 2)))
         places = zip((self._row, self._column), (down, across), strict=True)
         row, column = (builder.zext(builder.add(x, y, flags=("nsw", "nuw")), LONG) for x, y in places)
@@ -75,7 +74,7 @@ def first_place(builder: Any, own: OwnProduct, axis: int) -> Any:
 
 def warp_place(builder: Any, own: OwnProduct, axis: int) -> Any:
     """The first row or column of this thread's warp, an int32."""
-    warp, down = builder.udiv(linear_thread(builder), ir.Constant(INT, _WARP)), ir.Constant(INT, own.rows.warps)
+    warp, down = builder.udiv(linear_thread(builder), ir.Constant(INT, WARP)), ir.Constant(INT, own.rows.warps)
     warp = builder.urem(warp, down) if axis == 0 else builder.udiv(warp, down)
     return builder.mul(warp, ir.Constant(INT, (own.rows, own.columns)[axis].warp_extent))
 
@@ -86,4 +85,4 @@ def place_of(spread: Spread, index: int) -> int:
 
 
 def lane_of(builder: Any) -> Any:
-    return builder.urem(linear_thread(builder), ir.Constant(INT, _WARP))
+    return builder.urem(linear_thread(builder), ir.Constant(INT, WARP))

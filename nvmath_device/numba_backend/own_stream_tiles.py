@@ -15,50 +15,67 @@ from numba.cuda import cgutils
 
 from nvmath_device.numba_backend.accumulators import new_accumulator
 from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, linear_thread
+from nvmath_device.numba_backend.guest_tiles import GuestMatrix
 from nvmath_device.numba_backend.memory import near_address
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, extents_of, tile_place
-from nvmath_device.numba_backend.pipeline_slots import DESCRIPTOR_BYTES, Slots, give_back, publish_descriptors
+from nvmath_device.numba_backend.pipeline_slots import Slots, give_back
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.numba_backend.stream_text import end_text, loop_text, start_text
-from nvmath_device.numba_backend.tensor_maps import write_tensor_map
+from nvmath_device.numba_backend.tensor_maps import TensorMap, write_tensor_maps
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
 
 _NAME = "nvmath_device_streams"
 
 
-def create(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> None:
-    """The descriptors of two tensors, by the thread that has their tiles fetched."""
+def create(
+    context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, guest: GuestMatrix | None = None
+) -> None:
+    """The descriptors of two or three tensors, by the thread that has their tiles fetched."""
     stream = plan.stream
     assert stream is not None
-    slots = Slots(builder.module, _NAME)
+    slots = Slots(builder.module, _slots_name(plan, guest))
     kept = cgutils.alloca_once_value(builder, ir.Constant(ir.IntType(8).as_pointer(), None))
     with builder.if_then(is_first_thread(builder)):
         slot = slots.take(builder)
-        operands = zip(array_types, (made.a, made.b), (stream.rows, stream.columns), strict=True)
-        for x, (array_type, array, lines) in enumerate(operands):
-            write_tensor_map(
-                context, builder, array_type, array, axis=1 - x, box=(stream.k, lines),
-                element=stream.tensor_element, target=builder.gep(slot, [ir.Constant(INT, x * DESCRIPTOR_BYTES)]),
-            )  # fmt: skip
-        publish_descriptors(builder, slot, 2 * DESCRIPTOR_BYTES)
+        maps = [
+            TensorMap(context, array_type, array, axis=1 - x, box=(stream.k, lines), element=stream.tensor_element)
+            for x, (array_type, array, lines) in enumerate(
+                zip(array_types, (made.a, made.b), (stream.rows, stream.columns), strict=True)
+            )
+        ]
+        write_tensor_maps(builder, maps if guest is None else [*maps, guest.map], slot)
         builder.store(slot, kept)
     made.device = builder.load(kept)
 
 
-def start(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, i: Any, j: Any) -> None:
+def _slots_name(plan: PipelinePlan, guest: GuestMatrix | None) -> str:
+    """Of slots whose descriptors differ in nothing but their matrices."""
+    stream = plan.stream
+    assert stream is not None
+    name = f"{_NAME}_{stream.tensor_element}_{stream.rows}x{stream.columns}x{stream.k}"
+    return name if guest is None else f"{name}_beside_{guest.guest.itemsize}"
+
+
+def start(
+    context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, i: Any, j: Any,
+    guest: GuestMatrix | None = None,
+) -> None:  # fmt: skip
     """The first tiles of A and B are on their way to shared memory."""
     assert plan.stream is not None
     with builder.if_then(is_first_thread(builder)):
-        speak(builder, start_text(plan.stream, plan.depth, None), _operands(context, builder, plan, made, array_types))
+        text = start_text(plan.stream, plan.depth, None if guest is None else guest.guest)
+        speak(builder, text, _operands(context, builder, plan, made, array_types, guest))
     barrier(builder)
 
 
-def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> Any:
-    """The whole loop over K of the tile that was started."""
+def finish(
+    context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, guest: GuestMatrix | None = None
+) -> Any:
+    """The whole loop over K of the tile that was started, at whose end the guest's is there, too."""
     assert plan.stream is not None
     acc = new_accumulator(context, builder, plan)
-    operands = _operands(context, builder, plan, made, array_types)
-    text = loop_text(plan.stream, plan.depth, None, plan.fragment_size)
+    operands = _operands(context, builder, plan, made, array_types, guest)
+    text = loop_text(plan.stream, plan.depth, None if guest is None else guest.guest, plan.fragment_size)
     sums = speak(builder, text, {**operands, "thread": linear_thread(builder)}, results=plan.fragment_size)
     fragment = builder.bitcast(acc.fragment, ir.FloatType().as_pointer())
     for e in range(plan.fragment_size):
@@ -66,7 +83,7 @@ def finish(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_type
         builder.store(builder.extract_value(sums, e), place)
     barrier(builder)
     with builder.if_then(is_first_thread(builder)):
-        speak(builder, end_text(plan.stream, plan.depth), operands)
+        speak(builder, end_text(plan.stream, plan.depth), {"near": operands["near"]})
     return acc
 
 
@@ -76,20 +93,20 @@ def destroy(context: Any, builder: Any, plan: PipelinePlan, made: Any) -> None:
         give_back(builder, made.device)
 
 
-def _operands(context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any) -> dict[str, Any]:
+def _operands(
+    context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, guest: GuestMatrix | None
+) -> dict[str, Any]:
     """What the texts call the tile that was started, and where its stages are."""
     stream = plan.stream
     assert stream is not None
     extent = extents_of(context, builder, array_types[0], made.a)[1]
     k = ir.Constant(LONG, stream.k)
-    turns = builder.sdiv(builder.add(extent, ir.Constant(LONG, stream.k - 1)), k)
+    turns = builder.trunc(builder.sdiv(builder.add(extent, ir.Constant(LONG, stream.k - 1)), k), INT)
+    near = builder.trunc(near_address(builder, dynamic_buffer(builder, BUFFER_ALIGNMENT)), INT)
+    operands = {"near": near, "turns": turns, "maps": builder.ptrtoint(made.device, LONG)}
     firsts = (builder.trunc(x, INT) for x in tile_place(builder, plan, made.which))
-    return {
-        "near": builder.trunc(near_address(builder, dynamic_buffer(builder, BUFFER_ALIGNMENT)), INT),
-        "turns": builder.trunc(turns, INT),
-        "maps": builder.ptrtoint(made.device, LONG),
-        **dict(zip(("row", "column"), firsts, strict=True)),
-    }
+    operands |= dict(zip(("row", "column"), firsts, strict=True))
+    return operands if guest is None else operands | {"guests": guest.stages(near, turns)}
 
 
 def speak(builder: Any, text: str, operands: dict[str, Any], *, results: int = 0) -> Any:

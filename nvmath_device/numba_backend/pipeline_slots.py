@@ -32,7 +32,7 @@ class Slots:
     def take(self, builder: Any) -> Any:
         """The address of a free slot, which is this thread's block's from now on."""
         place = cgutils.alloca_once(builder, _WORD)
-        builder.store(builder.and_(_multiprocessor(builder), _number(SLOTS - 1)), place)
+        builder.store(builder.and_(multiprocessor(builder), _number(SLOTS - 1)), place)
         search, found = builder.append_basic_block("search_slot"), builder.append_basic_block("slot")
         builder.branch(search)
         builder.position_at_end(search)
@@ -88,7 +88,7 @@ def publish_descriptors(builder: Any, address: Any, nbytes: int) -> None:
         builder.call(acquire, [builder.add(start, ir.Constant(_LONG, offset))])
 
 
-def _multiprocessor(builder: Any) -> Any:
+def multiprocessor(builder: Any) -> Any:
     read = ir.InlineAsm(ir.FunctionType(_WORD, []), "mov.u32 $0, %smid;", "=r", side_effect=True)
     return builder.call(read, [])
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -11,47 +13,105 @@ from numba.cuda import cgutils
 from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.memory import far_address
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG
-from nvmath_device.numba_backend.pipeline_slots import DESCRIPTOR_BYTES
+from nvmath_device.numba_backend.pipeline_slots import (
+    DESCRIPTOR_BYTES,
+    SLOT_BYTES,
+    multiprocessor,
+    publish_descriptors,
+)
 
-_SHARED = 3  # address space
+_GLOBAL, _SHARED = 1, 3  # address spaces
 _SWIZZLED_BY_128 = 3
-_VECTOR = ir.VectorType(INT, 4)
+_VECTOR, _PAIR = ir.VectorType(INT, 4), ir.VectorType(LONG, 2)
+_VECTOR_BYTES = 16
+_KEY_AT = 4 * DESCRIPTOR_BYTES  # in a slot, behind the descriptors
+assert _KEY_AT + 256 < SLOT_BYTES
 
 
-def write_tensor_map(
-    context: Any, builder: Any, array_type: Any, array: Any, *, axis: int, box: tuple[int, int], element: int,
-    target: Any,
-) -> None:  # fmt: skip
-    """By one thread: a matrix, to be fetched in boxes whose lines are swizzled in units of 128 bytes, zeros outside.
+@dataclass(frozen=True)
+class TensorMap:
+    """A matrix, to be fetched in boxes whose lines are swizzled in units of 128 bytes, zeros outside.
 
-    ``axis`` is that along which the matrix is contiguous, ``box`` the elements of a line along it and the lines,
-    ``element`` the number of its type, ``target`` 128 bytes of global memory. It has to be published before it is used.
+    Attributes:
+        axis: that along which the matrix is contiguous.
+        box: the elements of a line along it, and the lines.
+        element: the number of its type.
     """
-    view = emit.array_struct(context, builder, array_type, array)
-    shape, strides = (cgutils.unpack_tuple(builder, x, 2) for x in (view.shape, view.strides))
-    work = _work(builder.module)
-    near = builder.ptrtoint(work, INT)
-    pointer = ir.PointerType(_VECTOR, _SHARED)
-    parts = range(0, DESCRIPTOR_BYTES, 16)
-    for offset in parts:
-        place = builder.inttoptr(builder.add(near, ir.Constant(INT, offset)), pointer)
-        builder.store(ir.Constant(_VECTOR, None), place, align=16)
-    _set(builder, near, "global_address", LONG, far_address(builder, view.data))
+
+    context: Any
+    array_type: Any
+    array: Any
+    axis: int
+    box: tuple[int, int]
+    element: int
+
+    def view(self, builder: Any) -> tuple[Any, Any, Any]:
+        """Address, shape and strides."""
+        made = emit.array_struct(self.context, builder, self.array_type, self.array)
+        return far_address(builder, made.data), *(cgutils.unpack_tuple(builder, x, 2) for x in (made.shape, made.strides))
+
+
+def write_tensor_maps(builder: Any, maps: Sequence[TensorMap], slot: Any) -> None:
+    """By one thread: the descriptors to the beginning of a slot, published. Nothing where they are there already.
+
+    A slot remembers the matrices of its descriptors and the multiprocessor for which they were published last. Blocks of
+    a kernel have the same matrices, so all but the first on each multiprocessor find them.
+    """
+    memory = builder.addrspacecast(slot, ir.PointerType(ir.IntType(8), _GLOBAL))
+    key = [builder.add(builder.zext(multiprocessor(builder), LONG), ir.Constant(LONG, 1))]
+    for one in maps:
+        address, shape, strides = one.view(builder)
+        key += [address, *shape, strides[1 - one.axis]]
+    pairs = [_pair(builder, x, y) for x, y in zip(key[::2], [*key[1::2], *[key[0]] * (len(key) % 2)], strict=True)]
+    places = [_pointer(builder, memory, _KEY_AT + n * _VECTOR_BYTES, _PAIR) for n in range(len(pairs))]
+    differences = [builder.xor(builder.load(place, align=_VECTOR_BYTES), x) for place, x in zip(places, pairs, strict=True)]
+    together = differences[0]
+    for x in differences[1:]:
+        together = builder.or_(together, x)
+    different = builder.or_(*(builder.extract_element(together, ir.Constant(INT, n)) for n in range(2)))
+    with builder.if_then(builder.icmp_signed("!=", different, ir.Constant(LONG, 0)), likely=False):
+        for n, one in enumerate(maps):
+            _write(builder, one, memory, n * DESCRIPTOR_BYTES)
+        publish_descriptors(builder, slot, len(maps) * DESCRIPTOR_BYTES)
+        for place, x in zip(places, pairs, strict=True):
+            builder.store(x, place, align=_VECTOR_BYTES)
+
+
+def _write(builder: Any, one: TensorMap, memory: Any, offset: int) -> None:
+    address, shape, strides = one.view(builder)
+    near = builder.ptrtoint(_work(builder.module), INT)
+    parts = range(0, DESCRIPTOR_BYTES, _VECTOR_BYTES)
+    work = [
+        builder.inttoptr(builder.add(near, ir.Constant(INT, part)), ir.PointerType(_VECTOR, _SHARED)) for part in parts
+    ]
+    for place in work:
+        builder.store(ir.Constant(_VECTOR, None), place, align=_VECTOR_BYTES)
+    _set(builder, near, "global_address", LONG, address)
     _set(builder, near, "rank", INT, ir.Constant(INT, 1))  # one less than it is
-    for n, lines in enumerate(box):
+    for n, lines in enumerate(one.box):
         _set(builder, near, "box_dim", INT, ir.Constant(INT, lines), place=n)
-        extent = builder.trunc(shape[axis if n == 0 else 1 - axis], INT)
+        extent = builder.trunc(shape[one.axis if n == 0 else 1 - one.axis], INT)
         _set(builder, near, "global_dim", INT, extent, place=n)
         _set(builder, near, "element_stride", INT, ir.Constant(INT, 1), place=n)
-    _set(builder, near, "global_stride", LONG, strides[1 - axis], place=0)
+    _set(builder, near, "global_stride", LONG, strides[1 - one.axis], place=0)
     for field, value in (
-        ("elemtype", element), ("interleave_layout", 0), ("swizzle_mode", _SWIZZLED_BY_128), ("fill_mode", 0),
+        ("elemtype", one.element), ("interleave_layout", 0), ("swizzle_mode", _SWIZZLED_BY_128), ("fill_mode", 0),
     ):  # fmt: skip
         _say(builder, f"tensormap.replace.tile.{field}.shared::cta.b1024.b32 [$0], {value};", near)
-    wide = builder.bitcast(builder.addrspacecast(target, ir.PointerType(ir.IntType(8), 1)), ir.PointerType(_VECTOR, 1))
-    for n, offset in enumerate(parts):
-        place = builder.inttoptr(builder.add(near, ir.Constant(INT, offset)), pointer)
-        builder.store(builder.load(place, align=16), builder.gep(wide, [ir.Constant(INT, n)]), align=16)
+    for part, place in zip(parts, work, strict=True):
+        target = _pointer(builder, memory, offset + part, _VECTOR)
+        builder.store(builder.load(place, align=_VECTOR_BYTES), target, align=_VECTOR_BYTES)
+
+
+def _pair(builder: Any, first: Any, second: Any) -> Any:
+    pair = ir.Constant(_PAIR, ir.Undefined)
+    for n, x in enumerate((first, second)):
+        pair = builder.insert_element(pair, x, ir.Constant(INT, n))
+    return pair
+
+
+def _pointer(builder: Any, memory: Any, offset: int, kind: Any) -> Any:
+    return builder.bitcast(builder.gep(memory, [ir.Constant(INT, offset)]), ir.PointerType(kind, _GLOBAL))
 
 
 def _set(builder: Any, near: Any, field: str, kind: Any, value: Any, place: int | None = None) -> None:
