@@ -216,13 +216,10 @@ def combined(
     size = typ.plan.fragment_size
     if tile is None and typ.has_stages and has_room(typ.plan, x_type):
         tile = OperandTile(context, builder, typ.plan, x_type, array, elements.first)
-        if tile.parts > 1:
-            tile.check_order([elements.place_in_tile(e)[1] for e in range(size)])
+        tile.check_order([elements.place_in_tile(e)[1] for e in range(size)])
     x = emit.array_struct(context, builder, x_type, array)
     for place in elements.places():
         for e in range(size):
-            if tile is not None and e * tile.parts % size == 0:
-                tile.wait(e * tile.parts // size)
             at = place(e)
             if tile is None:
                 with_it = _load(context, builder, x_type, x, at)

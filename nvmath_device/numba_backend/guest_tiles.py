@@ -12,8 +12,10 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from nvmath_device.numba_backend import emit
-from nvmath_device.numba_backend.block_threads import barrier, linear_thread
+from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, linear_thread
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER
+from nvmath_device.numba_backend.ptx import speak
+from nvmath_device.numba_backend.stream_text import end_text, guest_text
 from nvmath_device.numba_backend.tensor_maps import TensorMap
 from nvmath_device.own_streams import LANES, LINE_BYTES, WARP, WARP_ROWS, Guest, guest_of
 from nvmath_device.pipelines import PipelinePlan
@@ -63,8 +65,7 @@ class GuestMatrix:
                 builder.icmp_signed(">", pitch, ir.Constant(LONG, 0)),
             ),
         )  # fmt: skip
-        self._near: Any = None
-        self._turns: Any = None
+        self._ring: dict[str, Any] = {}
 
     @property
     def map(self) -> TensorMap:
@@ -76,48 +77,54 @@ class GuestMatrix:
 
     def stages(self, near: Any, turns: Any) -> Any:
         """How many stages TMA fills with it behind ``turns`` of A and B; ``near``: where the stages begin."""
-        self._near, self._turns = near, turns
         filled = ir.Constant(INT, self.guest.turns)
-        return self._builder.select(self._is_fetched, filled, ir.Constant(INT, 0))
+        guests = self._builder.select(self._is_fetched, filled, ir.Constant(INT, 0))
+        self._ring = {"near": near, "turns": turns, "guests": guests}
+        return guests
 
     def tile(self, firsts: Any) -> GuestTile:
-        """The tile, which begins at this row and column, in shared memory, when the loop has ended."""
-        tile = GuestTile(self._context, self._builder, self._plan, self.guest, self._type, self._near, self._turns)
+        """The tile, which begins at this row and column, when the loop has ended."""
+        tile = GuestTile(self._context, self._builder, self._plan, self.guest, self._type, self._ring)
         with self._builder.if_then(self._builder.not_(self._is_fetched), likely=False):
             tile.copy(self._data, self._shape, self._strides, firsts)
         return tile
 
 
 class GuestTile:
-    """As :class:`operand_tiles.OperandTile`, of which all is there."""
-
-    parts = 1
+    """As :class:`operand_tiles.OperandTile`. ``ring``: what the texts of the loop call ``near``, ``turns``, ``guests``."""
 
     def __init__(
-        self, context: Any, builder: Any, plan: PipelinePlan, guest: Guest, array_type: Any, near: Any, turns: Any
+        self, context: Any, builder: Any, plan: PipelinePlan, guest: Guest, array_type: Any, ring: dict[str, Any]
     ) -> None:
         stream = plan.stream
         assert stream is not None
         self._builder, self._plan, self._stream, self._guest = builder, plan, stream, guest
-        self._near, self._turns = near, turns
+        self._ring, self._near, self._turns = ring, ring["near"], ring["turns"]
         self._model, self._element = context.data_model_manager[array_type.dtype], context.get_data_type(array_type.dtype)
-        self._boxes = [self._box(ir.Constant(INT, box)) for box in range(guest.boxes)]
         thread = linear_thread(builder)
         lane = builder.urem(thread, ir.Constant(INT, WARP))
         row = builder.add(
             builder.mul(builder.udiv(thread, ir.Constant(INT, WARP)), ir.Constant(INT, WARP_ROWS)),
             builder.udiv(lane, ir.Constant(INT, LANES)),
         )
-        self._line = builder.mul(row, ir.Constant(INT, LINE_BYTES))
+        line = builder.mul(row, ir.Constant(INT, LINE_BYTES))
+        firsts = range(0, guest.boxes, guest.in_stage)
+        lines = [builder.add(self._box(ir.Constant(INT, box)), line) for box in firsts]
         self._lane_bytes = builder.mul(
             builder.urem(lane, ir.Constant(INT, LANES)), ir.Constant(INT, 2 * guest.itemsize)
         )
         self._swizzle = self._swizzle_of(row)
+        # Once each, so that what elements add to it is part of the instructions that read.
+        self._starts = {
+            inside: [builder.add(first, self._along(inside)) for first in lines]
+            for inside in range(0, LINE_BYTES, 8 * guest.itemsize)
+        }
         self._pair: Any = None
 
     def copy(self, data: Any, shape: Any, strides: Any, firsts: Any) -> None:
         """Element by element, zeros outside of the matrix, by all threads of the block."""
         builder, itemsize = self._builder, self._guest.itemsize
+        barrier(builder)
         columns, all_threads = self._stream.columns, ir.Constant(INT, self._plan.block_dim.size)
         most = ir.Constant(INT, self._stream.rows * columns)
         kept = cgutils.alloca_once(builder, self._element)
@@ -141,27 +148,24 @@ class GuestTile:
             builder.store(builder.load(kept), self._pointer(place, self._element))
         barrier(builder)
 
-    def wait(self, part: int) -> None:
-        """It is there."""
-
     def element(self, e: int, at: tuple[Any, Any]) -> Any:
-        """The one beside this thread's element ``e`` of the accumulator. Neighbours in a row are read together."""
+        """The one beside this thread's element ``e`` of the accumulator; in order. Neighbours in a row are read together."""
         builder, itemsize = self._builder, self._guest.itemsize
         if e % 2 == 0:
             box, inside = divmod(e // 4 * 8 * itemsize, LINE_BYTES)
-            down = e // 2 % 2 * WARP_ROWS // 2 * LINE_BYTES
-            along = builder.xor(builder.add(self._lane_bytes, ir.Constant(INT, inside)), self._swizzle)
-            line = builder.add(builder.add(self._boxes[box], self._line), ir.Constant(INT, down))
+            turn, behind = divmod(box, self._guest.in_stage)
+            if e % 4 == 0 and inside == 0 and behind == 0:
+                speak(builder, guest_text(self._stream, self._plan.depth, turn), self._ring)
+            offset = behind * self._stream.rows * LINE_BYTES + e // 2 % 2 * WARP_ROWS // 2 * LINE_BYTES
+            place = builder.add(self._starts[inside][turn], ir.Constant(INT, offset))
             kind = ir.VectorType(self._element, 2)
-            self._pair = builder.load(self._pointer(builder.add(line, along), kind), align=2 * itemsize)
+            self._pair = builder.load(self._pointer(place, kind), align=2 * itemsize)
         return self._model.from_data(builder, builder.extract_element(self._pair, ir.Constant(INT, e % 2)))
 
     def leave(self) -> None:
         """The memory is free again, for TMA, too."""
-        builder = self._builder
-        kind = ir.FunctionType(ir.VoidType(), [])
-        builder.asm(kind, "fence.proxy.async.shared::cta;", "~{memory}", [], side_effect=True)
-        barrier(builder)
+        speak(self._builder, "fence.proxy.async.shared::cta;")
+        end_barriers(self._builder, self._plan, self._near)
 
     def _box(self, box: Any) -> Any:
         """Where a box begins in shared memory."""
@@ -172,6 +176,11 @@ class GuestTile:
         behind = ir.Constant(INT, self._stream.rows * LINE_BYTES)
         return builder.add(start, builder.mul(builder.urem(box, in_stage), behind))
 
+    def _along(self, inside: int) -> Any:
+        """Where this thread's bytes are in a line, of those that begin at a multiple of the bytes of a group of eight."""
+        builder = self._builder
+        return builder.xor(builder.add(self._lane_bytes, ir.Constant(INT, inside)), self._swizzle)
+
     def _swizzle_of(self, row: Any) -> Any:
         """What a row's bytes within 128 are exchanged by."""
         builder = self._builder
@@ -180,3 +189,11 @@ class GuestTile:
 
     def _pointer(self, place: Any, kind: Any) -> Any:
         return self._builder.inttoptr(place, ir.PointerType(kind, _SHARED))
+
+
+def end_barriers(builder: Any, plan: PipelinePlan, near: Any) -> None:
+    """The stages, which begin at ``near`` in shared memory, and their barriers are free again."""
+    assert plan.stream is not None
+    barrier(builder)
+    with builder.if_then(is_first_thread(builder)):
+        speak(builder, end_text(plan.stream, plan.depth), {"near": near})

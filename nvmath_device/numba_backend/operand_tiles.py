@@ -48,14 +48,10 @@ def has_room(plan: PipelinePlan, array_type: Any) -> bool:
 class OperandTile:
     """The tile that begins at ``first``, (row, column), of a matrix that :func:`has_room`; zeros outside of it.
 
-    All threads of the block make it, wait for each of its parts in turn, and leave it. Nothing else uses the stages'
-    memory in between.
-
-    Attributes:
-        parts: ranges of as many columns; one, where the elements of a thread do not come in the order of columns.
+    All threads of the block make it, read their elements in order, and leave it. Nothing else uses the stages' memory in
+    between. It comes in parts, ranges of as many columns; in one, where the elements of a thread do not come in the
+    order of columns.
     """
-
-    parts: int
 
     def __init__(
         self, context: Any, builder: Any, plan: PipelinePlan, array_type: Any, array: Any, first: tuple[Any, Any]
@@ -66,13 +62,13 @@ class OperandTile:
         near = builder.trunc(near_address(builder, buffer), INT)
         emit.raise_alignment(builder)
         rest, zero = _beyond(context, builder, array_type, array, first), ir.Constant(LONG, 0)
-        part, self.parts = _part(plan, self._layout, value)
+        part, self._parts = _part(plan, self._layout, value)
 
         def copy_all() -> None:
             target = plan.execution.sm
             assert target is not None
             begin_load(context, builder, self._layout, value, array_type, rest, (zero, zero), buffer, target)
-            for _ in range(self.parts):
+            for _ in range(self._parts):
                 _say(builder, _END_OF_PART)
 
         threads = plan.block_dim.size
@@ -80,7 +76,7 @@ class OperandTile:
             fetch = VectorFetch(context, builder, part, value, threads, array_type, rest, 1, zero, 0)
             with builder.if_else(fetch.is_possible(), likely=True) as (then, otherwise):
                 with then:
-                    for n in range(self.parts):
+                    for n in range(self._parts):
                         fetch.begin(builder.add(near, ir.Constant(INT, n * part.cols * value.itemsize)))
                         _say(builder, _END_OF_PART)
                 with otherwise:
@@ -91,9 +87,9 @@ class OperandTile:
         self._start = builder.inttoptr(near, ir.PointerType(element, _SHARED))
         self._model = context.data_model_manager[array_type.dtype]
 
-    def wait(self, part: int) -> None:
+    def _wait(self, part: int) -> None:
         """Until a part, and those before it, are there."""
-        _say(self._builder, f"cp.async.wait_group {self.parts - 1 - part};")
+        _say(self._builder, f"cp.async.wait_group {self._parts - 1 - part};")
         barrier(self._builder)
 
     def check_order(self, columns: Sequence[Any]) -> None:
@@ -101,10 +97,12 @@ class OperandTile:
 
         ``columns``: in the tile, of this thread's elements. The linker knows them all, so that nothing is left of it.
         """
+        if self._parts == 1:
+            return
         builder, in_order = self._builder, ir.Constant(ir.IntType(1), 1)
-        width = self._layout.cols // self.parts
+        width = self._layout.cols // self._parts
         for e, column in enumerate(columns):
-            most = ir.Constant(column.type, (e * self.parts // len(columns) + 1) * width)
+            most = ir.Constant(column.type, (e * self._parts // len(columns) + 1) * width)
             in_order = builder.and_(in_order, builder.icmp_signed("<", column, most))
         with builder.if_then(builder.not_(in_order), likely=False):
             trap = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), []), "llvm.trap")
@@ -112,7 +110,9 @@ class OperandTile:
 
     def element(self, e: int, at: tuple[Any, Any]) -> Any:
         """The one beside this thread's element ``e`` of the accumulator, which is at a row and column of the tile."""
-        builder = self._builder
+        builder, size = self._builder, self._plan.fragment_size
+        if e * self._parts % size == 0:
+            self._wait(e * self._parts // size)
         row, column = (builder.trunc(x, INT) for x in at)
         line, place = (row, column) if self._layout.order == ROW_MAJOR else (column, row)
         index = builder.add(builder.mul(line, ir.Constant(INT, self._layout.ld)), place)

@@ -7,7 +7,6 @@ hardware says by the first that its tiles are there, the warpgroups by the secon
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from llvmlite import ir
@@ -15,12 +14,13 @@ from numba.cuda import cgutils
 
 from nvmath_device.numba_backend.accumulators import new_accumulator
 from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, linear_thread
-from nvmath_device.numba_backend.guest_tiles import GuestMatrix
+from nvmath_device.numba_backend.guest_tiles import GuestMatrix, end_barriers
 from nvmath_device.numba_backend.memory import near_address
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, extents_of, tile_place
 from nvmath_device.numba_backend.pipeline_slots import Slots, give_back
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
-from nvmath_device.numba_backend.stream_text import end_text, loop_text, start_text
+from nvmath_device.numba_backend.ptx import speak
+from nvmath_device.numba_backend.stream_text import loop_text, start_text
 from nvmath_device.numba_backend.tensor_maps import TensorMap, write_tensor_maps
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan
 
@@ -71,7 +71,7 @@ def start(
 def finish(
     context: Any, builder: Any, plan: PipelinePlan, made: Any, array_types: Any, guest: GuestMatrix | None = None
 ) -> Any:
-    """The whole loop over K of the tile that was started, at whose end the guest's is there, too."""
+    """The whole loop over K of the tile that was started. The guest's is on its way then."""
     assert plan.stream is not None
     acc = new_accumulator(context, builder, plan)
     operands = _operands(context, builder, plan, made, array_types, guest)
@@ -81,9 +81,8 @@ def finish(
     for e in range(plan.fragment_size):
         place = builder.gep(fragment, [ir.Constant(INT, e)], inbounds=True)
         builder.store(builder.extract_value(sums, e), place)
-    barrier(builder)
-    with builder.if_then(is_first_thread(builder)):
-        speak(builder, end_text(plan.stream, plan.depth), {"near": operands["near"]})
+    if guest is None:
+        end_barriers(builder, plan, operands["near"])
     return acc
 
 
@@ -107,17 +106,3 @@ def _operands(
     firsts = (builder.trunc(x, INT) for x in tile_place(builder, plan, made.which))
     operands |= dict(zip(("row", "column"), firsts, strict=True))
     return operands if guest is None else operands | {"guests": guest.stages(near, turns)}
-
-
-def speak(builder: Any, text: str, operands: dict[str, Any], *, results: int = 0) -> Any:
-    """Say a text in PTX whose operands are called by ``$`` and a name, with the numbers of float32 ``$0`` and on as
-    results."""
-    names = [name for name in operands if re.search(rf"\${name}\b", text)]
-    numbers = {name: results + n for n, name in enumerate(names)}
-    text = re.sub(r"\$([a-z]+)", lambda found: f"${numbers[found[1]]}", text)
-    given = [operands[name] for name in names]
-    constraints = [*["=&f"] * results, *("l" if x.type == LONG else "r" for x in given), "~{memory}"]
-    element = ir.FloatType()
-    result = ir.LiteralStructType([element] * results) if results else ir.VoidType()
-    kind = ir.FunctionType(result, [x.type for x in given])
-    return builder.asm(kind, text, ",".join(constraints), given, side_effect=True)

@@ -46,7 +46,7 @@ def start_text(stream: OwnStream, depth: int, guest: Guest | None) -> str:
 
 
 def loop_text(stream: OwnStream, depth: int, guest: Guest | None, sums: int) -> str:
-    """By all threads: the products of all tiles, added up in ``$0`` and on. The guest's tile is there at the end."""
+    """By all threads: the products of all tiles, added up in ``$0`` and on."""
     barriers = depth * stream.stage_bytes
     a_bytes, _ = stream.tile_bytes
     outputs = ", ".join(f"${e}" for e in range(sums))
@@ -85,16 +85,20 @@ def loop_text(stream: OwnStream, depth: int, guest: Guest | None, sums: int) -> 
         "setp.lt.s32 %more, %turn, $turns; @%more bra TURN;",
         "MULTIPLIED:",
     ]
-    if guest is not None:
-        lines += [
-            "setp.lt.s32 %more, %turn, %total; @!%more bra DONE;",
-            "GUEST:",
-            f"mad.lo.u32 %full, %stage, {WORD_BYTES}, $near; add.u32 %full, %full, {barriers};",
-            *_wait("THERE", "%full"),
-            *_advance(depth),
-            "setp.lt.s32 %more, %turn, %total; @%more bra GUEST;",
-            "DONE:",
-        ]
+    return _block(lines)
+
+
+def guest_text(stream: OwnStream, depth: int, turn: int) -> str:
+    """By all threads, behind the loop: until the guest's stage of a number is there, if TMA fills it."""
+    barriers = depth * stream.stage_bytes
+    lines = [
+        ".reg .pred %there; .reg .b32 %at, %full, %parity;",
+        "setp.eq.s32 %there, $guests, 0; @%there bra DONE;",
+        f"add.u32 %at, $turns, {turn}; div.u32 %parity, %at, {depth}; and.b32 %parity, %parity, 1;",
+        f"rem.u32 %full, %at, {depth}; mad.lo.u32 %full, %full, {WORD_BYTES}, $near;",
+        *_wait("THERE", f"%full+{barriers}"),
+        "DONE:",
+    ]
     return _block(lines)
 
 
