@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A residual layer of any size in one kernel: Y = X + gelu(X W + bias), one call for the product.
 
-``multiply`` does the whole loop over K and gives the block's tile of X W in registers; ``combine`` makes of each
-element, of X's at the same place and of the bias what ``store`` writes. On Hopper tiles come by TMA and go to the
+``multiply`` does the whole loop over K and has the block's tile of X W in registers; of each element, of X's at the same
+place and of the bias ``combine`` makes what ``store`` writes. On Hopper tiles come by TMA and go to the
 tensor cores by wgmma: ``mm.path()`` says so, or what is missing for it.
 
     python examples/linear_layer.py                         # on a GPU: 5000 rows, 2056 columns
@@ -45,8 +45,8 @@ def gelu_residual(value, x, row, column, bias):
 
 @nd.jit
 def layer(x, w, bias, y):
-    acc = mm.multiply(x, w, cuda.blockIdx.x, cuda.blockIdx.y)
-    acc.combine(gelu_residual, x, bias).store(y)
+    acc = mm.multiply(x, w, cuda.blockIdx.x, cuda.blockIdx.y, combine=gelu_residual, x=x, args=(bias,))
+    acc.store(y)
 
 
 def main() -> int:

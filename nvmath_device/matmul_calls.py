@@ -32,7 +32,7 @@ class MatmulCalls:
     def multiply(self, *args: Any, **kwargs: Any) -> Any:
         """Kernel side: tile (i, j) of the product of two whole matrices, over all of K; every thread calls it.
 
-        ``multiply(a, b, i, j, [depth])``. ``a`` (M, K) and ``b`` (K, N) are whole matrices in global memory, of the
+        ``multiply(a, b, i, j, [depth], [combine=, x=, args=])``. ``a`` (M, K) and ``b`` (K, N) are whole matrices in global memory, of the
         descriptor's element types and orders, of any extents; ``size`` is the tile that the block computes, and what
         of it lies outside of C is computed from zeros. Tiles of A and B stream through ``depth`` stages in dynamic
         shared memory, a constant, or ``"max"``: as many as fit; by default that, but no more than four. Launch with
@@ -47,6 +47,10 @@ class MatmulCalls:
           tile of ``x`` may come to the shared memory of the stages, which is free again when it returns.
         - ``acc.store(c)`` writes the tile to the whole matrix ``c`` of any strides and type, as far as it lies inside.
         - ``acc.size`` is how many elements a thread holds.
+
+        ``multiply(..., combine=function, x=x, args=(...))`` returns what ``combine(function, x, *args)`` of the
+        accumulator does. It is faster where the loop over K is our own: the tile of ``x``, not column-major, of
+        elements of 2, 4 or 8 bytes, comes behind the last ones of A and B then.
 
         Guarantees that a, b and the shared memory are no longer used when it returns, in any thread of the block. With
         ``alignment`` of 16 the addresses and leading dimensions of a and b must be multiples of 16 bytes; on Hopper

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products by the warpgroup instructions of sm_90a that are nvmath_device's own, of tiles that TMA fetches. Pure.
 
-Matrices of 16 bits whose lines go along K, A by rows and B by columns: 128 bytes of each line are a tile's, in the
-order that TMA swizzles them into and the tensor cores read them from. A warpgroup has 64 rows of C, all its columns.
+Matrices whose lines go along K, A by rows and B by columns: 128 bytes of each line are a tile's, in the order that TMA
+swizzles them into and the tensor cores read them from. A warpgroup has 64 rows of C, all its columns.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ STEP_BYTES = 32  # of a line, that an instruction multiplies
 GUEST_ITEMSIZES = (2, 4, 8)  # of elements of a matrix whose tile comes with those of A and B
 _COLUMNS, _MOST_COLUMNS = 8, 256  # of an instruction: multiples of, and at most
 _MOST_BOX = 256  # lines of a tile that TMA fetches at once
-_INSTRUCTION = {"float16": "f16", "bfloat16": "bf16"}
-_TENSOR_ELEMENT = {"float16": 6, "bfloat16": 10}  # the numbers that tensormap.replace has for them
+# What PTX calls an element type, the number that tensormap.replace has for one of its size, and what follows the
+# operands of an instruction: which of them are transposed, for the types that can be.
+_NAMES = {
+    "float16": ("f16", 6, ", 0, 0"),
+    "bfloat16": ("bf16", 10, ", 0, 0"),
+    "tfloat32": ("tf32", 7, ""),
+    "float8_e4m3fn": ("e4m3", 0, ""),
+    "float8_e5m2": ("e5m2", 0, ""),
+}
 
 
 @frozen()
@@ -32,13 +39,15 @@ class OwnStream:
 
     Attributes:
         instruction: the PTX instruction's name.
-        tensor_element: the element type's number in a descriptor of a tensor.
+        ending: what it has behind its operands and their signs.
+        tensor_elements: the numbers of A's and B's element types in a descriptor of a tensor.
         rows, columns: of C, of the block and of each thread's warpgroup; ``rows`` are lines of A's tile.
         k: elements of a line of a tile.
     """
 
     instruction: str
-    tensor_element: int
+    ending: str
+    tensor_elements: tuple[int, int]
     rows: int
     columns: int
     k: int
@@ -89,22 +98,21 @@ def guest_of(stream: OwnStream, depth: int, itemsize: int) -> Guest | None:
 
 def own_stream(descriptor: GemmDescriptor, execution: BlockExecution) -> OwnStream | None:
     """Our loop for a descriptor that wgmma multiplies and TMA fetches; ``None`` where it is left to libmathdx."""
-    (m, n, k), kinds = descriptor.size, {t.name for t in descriptor.precision[:2]}
-    threads, (kind, *others) = execution.block_dim.size, kinds  # type: ignore[union-attr]
+    (m, n, k), precision = descriptor.size, descriptor.precision
+    kinds, itemsizes = [t.name for t in precision[:2]], {t.itemsize for t in descriptor.value_types[:2]}
+    threads = execution.block_dim.size  # type: ignore[union-attr]
     fits = (
-        not others
-        and kind in _INSTRUCTION
-        and descriptor.precision.c.name == "float32"
+        all(kind in _NAMES for kind in kinds)
+        and (kinds[0] == kinds[1] or itemsizes == {1})
+        and precision.c.name == "float32"
         and tuple(descriptor.arrangement) == (ROW_MAJOR, COL_MAJOR, ROW_MAJOR)
-        and k * descriptor.value_types[0].itemsize == LINE_BYTES
+        and {k * itemsize for itemsize in itemsizes} == {LINE_BYTES}
         and m == threads // WARPGROUP * ROWS <= _MOST_BOX
         and n % _COLUMNS == 0
         and n <= _MOST_COLUMNS
     )
     if not fits:
         return None
-    along_k = STEP_BYTES // descriptor.value_types[0].itemsize
-    suffix = f"f32.{_INSTRUCTION[kind]}.{_INSTRUCTION[kind]}"
-    return OwnStream(
-        f"wgmma.mma_async.sync.aligned.m{ROWS}n{n}k{along_k}.{suffix}", _TENSOR_ELEMENT[kind], m, n, k
-    )
+    (a, of_a, ending), (b, of_b, _) = (_NAMES[kind] for kind in kinds)
+    instruction = f"wgmma.mma_async.sync.aligned.m{ROWS}n{n}k{STEP_BYTES * k // LINE_BYTES}.f32.{a}.{b}"
+    return OwnStream(instruction, ending, (of_a, of_b), m, n, k)

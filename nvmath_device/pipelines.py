@@ -31,6 +31,7 @@ from nvmath_device.own_products import OwnProduct, own_product
 from nvmath_device.own_streams import OwnStream, own_stream
 from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability, chip_of
 
+COMBINATION = "wants combine, a device function, and x, a matrix of C's shape, together, and args with them only"
 MAX, MOST_STAGES = "max", 16  # libmathdx takes no more
 USUAL_STAGES = 4  # what a depth that is left out is at most: more hide no more, and cost other blocks their room
 THREADS_STAGES = 2  # that threads fill: one is multiplied while the other is fetched
@@ -86,11 +87,16 @@ class PipelinePlan:
 
     @property
     def recipe(self) -> Recipe:
-        """Of libmathdx's code, which a product of our own does without."""
-        assert self.own is None and self.stream is None
+        """Of libmathdx's code, which a product and a loop of our own do without."""
+        assert self.own is None
         if self.is_streamed:
             return pipeline_recipe(self.descriptor, self.execution, depth=self.depth)
         return tile_recipe(_stored(self.descriptor), self.execution)
+
+    @property
+    def of_libmathdx(self) -> PipelinePlan:
+        """The same with libmathdx's loop, where it has none of our own."""
+        return replace(self, stream=None)
 
     @property
     def layouts(self) -> tuple[MatrixLayout, ...]:
@@ -101,7 +107,8 @@ class PipelinePlan:
     @property
     def name(self) -> str:
         """Which tells plans apart whose code is not the same."""
-        code = f"own product in {self.descriptor.precision.a}, {', '.join(self.descriptor.arrangement)}"
+        precision = "-".join(t.name for t in self.descriptor.precision)
+        code = f"own product in {precision}, {', '.join(self.descriptor.arrangement)}"
         if self.own is None and self.stream is None:
             code = self.recipe.symbol
         block, sm = tuple(self.block_dim), self.execution.sm

@@ -25,7 +25,7 @@ def instructions(cubin: bytes) -> list[str]:
 def gives_way(cubin: bytes) -> bool:
     """Whether the loop over K has a ``YIELD`` before its wait for a stage."""
     found = instructions(cubin)
-    first = next(i for i, name in enumerate(found) if name.startswith("HGMMA"))
+    first = next(i for i, name in enumerate(found) if name.startswith(("HGMMA", "QGMMA")))
     wait = max(i for i, name in enumerate(found[:first]) if name.startswith("SYNCS.PHASECHK"))
     return "YIELD" in found[wait - 2 : wait]
 

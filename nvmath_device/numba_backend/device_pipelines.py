@@ -9,7 +9,6 @@ from numba.cuda import cgutils, types
 from numba.cuda.datamodel import models
 from numba.cuda.models import register_model
 
-from nvmath_device.frozen import replace
 from nvmath_device.matmul import Matmul
 from nvmath_device.numba_backend import debug_checks, emit, own_stream_tiles, own_tiles, staged_tiles, streamed_tiles
 from nvmath_device.numba_backend.accumulators import AccumulatorType, check_combination, combined
@@ -20,7 +19,7 @@ from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline
 from nvmath_device.numba_backend.operands import check_order, check_view
 from nvmath_device.numba_backend.pipeline_calls import INT, POINTER, extents_of, pitch_of, room, tile_place, which_tile
 from nvmath_device.own_streams import WGMMA_CHIP
-from nvmath_device.pipelines import PipelinePlan, pipeline_plan
+from nvmath_device.pipelines import COMBINATION, PipelinePlan, pipeline_plan
 
 
 class PipelineType(types.Type):
@@ -108,12 +107,12 @@ def pipeline_of(mm: Matmul, depth: int | str | None) -> PipelinePlan:
     descriptor, execution = mm.resolved(target)
     plan = pipeline_plan(descriptor, execution, depth=depth, sm=target)
     # Without link-time optimisation the kernel is PTX for every chip, which cannot have what one alone has.
-    return replace(plan, stream=None) if is_debug() else plan
+    return plan.of_libmathdx if is_debug() else plan
 
 
 def generated_pipeline_of(mm: Matmul, depth: int | str | None) -> PipelinePlan:
     """The same with libmathdx's loop, to whose objects opaque tensors belong."""
-    return replace(pipeline_of(mm, depth), stream=None)
+    return pipeline_of(mm, depth).of_libmathdx
 
 
 # -- calls ---------------------------------------------------------------------------------------------------
@@ -150,7 +149,7 @@ def _resolve_multiply(typ: Any, call: Call) -> Any:
     given = [arguments[name] for name in _COMBINATION if name in arguments]
     if given:
         if not {"combine", "x"} <= arguments.keys():
-            raise call.error("wants combine, a device function, and x, a matrix, together, and args with them only")
+            raise call.error(COMBINATION)
         check_combination(acc, call, [*given[:2], *_members(call, given)])
     return call.signature(acc, arguments)
 

@@ -38,7 +38,7 @@ def create(
     with builder.if_then(is_first_thread(builder)):
         slot = slots.take(builder)
         maps = [
-            TensorMap(context, array_type, array, axis=1 - x, box=(stream.k, lines), element=stream.tensor_element)
+            TensorMap(context, array_type, array, axis=1 - x, box=(stream.k, lines), element=stream.tensor_elements[x])
             for x, (array_type, array, lines) in enumerate(
                 zip(array_types, (made.a, made.b), (stream.rows, stream.columns), strict=True)
             )
@@ -52,7 +52,7 @@ def _slots_name(plan: PipelinePlan, guest: GuestMatrix | None) -> str:
     """Of slots whose descriptors differ in nothing but their matrices."""
     stream = plan.stream
     assert stream is not None
-    name = f"{_NAME}_{stream.tensor_element}_{stream.rows}x{stream.columns}x{stream.k}"
+    name = f"{_NAME}_{'_'.join(map(str, stream.tensor_elements))}_{stream.rows}x{stream.columns}x{stream.k}"
     return name if guest is None else f"{name}_beside_{guest.guest.itemsize}"
 
 

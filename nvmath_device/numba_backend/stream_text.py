@@ -71,7 +71,7 @@ def loop_text(stream: OwnStream, depth: int, guest: Guest | None, sums: int) -> 
     for step in range(LINE_BYTES // STEP_BYTES):
         if step:
             lines += [f"add.s64 %{x}, %{x}, {STEP_BYTES // 16};" for x in "ab"]
-        lines.append(f"{stream.instruction} {{{outputs}}}, %a, %b, %on, 1, 1, 0, 0;")
+        lines.append(f"{stream.instruction} {{{outputs}}}, %a, %b, %on, 1, 1{stream.ending};")
     lines += [
         "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;",
         f"@%leads mbarrier.arrive.shared::cta.b64 %state, [%full+{depth * WORD_BYTES}];",
