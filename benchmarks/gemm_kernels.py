@@ -14,6 +14,8 @@ from numba.cuda import types
 
 import nvmath_device as nd
 
+WARP = 32  # threads
+
 
 @cache
 def product_kernel(mm: nd.Matmul, depth: int) -> Any:
@@ -26,18 +28,27 @@ def product_kernel(mm: nd.Matmul, depth: int) -> Any:
 
 
 @cuda.jit(device=True, fastmath=True)
-def gelu_residual(value: Any, residual: Any, row: Any, column: Any, bias: Any) -> Any:
-    x = value + bias[column]
+def gelu_residual(value: Any, residual: Any, row: Any, column: Any, bias: Any, first: Any) -> Any:
+    """``bias`` is the tile's, whose first column is ``first``."""
+    x = value + bias[np.uint32(column - first)]
     half = np.float32(0.5) * x
     return half * math.tanh(x * (np.float32(0.7978845608) + np.float32(0.0356774081) * x * x)) + (half + residual)
 
 
 @cache
 def fused_kernel(mm: nd.Matmul, depth: int) -> Any:
+    width, threads = mm.size.n, mm.block_dim.size
+
     @nd.jit
     def fused(a: Any, b: Any, c: Any, bias: Any, residual: Any, rows: Any, columns: Any, group: Any) -> None:
         i, j = nd.grouped_tile(cuda.blockIdx.x, rows, columns, group)
-        mm.multiply(a, b, i, j, depth, combine=gelu_residual, x=residual, args=(bias,)).store(c)
+        first = j * width
+        own_bias = cuda.shared.array(width, types.float32)
+        if cuda.threadIdx.x >= WARP:  # the first warp starts the product meanwhile
+            for x in range(cuda.threadIdx.x - WARP, min(width, bias.size - first), threads - WARP):
+                own_bias[x] = bias[first + x]
+        acc = mm.multiply(a, b, i, j, depth, combine=gelu_residual, x=residual, args=(own_bias, first))
+        acc.store(c)
 
     return fused
 

@@ -32,9 +32,9 @@ class MatmulCalls:
     def multiply(self, *args: Any, **kwargs: Any) -> Any:
         """Kernel side: tile (i, j) of the product of two whole matrices, over all of K; every thread calls it.
 
-        ``multiply(a, b, i, j, [depth], [combine=, x=, args=])``. ``a`` (M, K) and ``b`` (K, N) are whole matrices in global memory, of the
-        descriptor's element types and orders, of any extents; ``size`` is the tile that the block computes, and what
-        of it lies outside of C is computed from zeros. Tiles of A and B stream through ``depth`` stages in dynamic
+        ``multiply(a, b, i, j, [depth], [combine=, x=, args=])``. ``a`` (M, K) and ``b`` (K, N) are whole matrices in
+        global memory, of the descriptor's element types and orders, of any extents; ``size`` is the tile that the block
+        computes, and what of it lies outside of C is computed from zeros. Tiles of A and B stream through ``depth`` stages in dynamic
         shared memory, a constant, or ``"max"``: as many as fit; by default that, but no more than four. Launch with
         :meth:`get_pipeline_storage_size` bytes and exactly ``block_dim``.
 
@@ -49,8 +49,10 @@ class MatmulCalls:
         - ``acc.size`` is how many elements a thread holds.
 
         ``multiply(..., combine=function, x=x, args=(...))`` returns what ``combine(function, x, *args)`` of the
-        accumulator does. It is faster where the loop over K is our own: the tile of ``x``, not column-major, of
-        elements of 2, 4 or 8 bytes, comes behind the last ones of A and B then.
+        accumulator does. It is faster where the loop over K is our own, by wgmma: the tile of ``x``, of elements of 2,
+        4 or 8 bytes and not column-major, comes through the stages behind the last ones of A and B then. The block's
+        threads meet between the call and the first call of ``function``, so what they have written to shared memory,
+        such as the tile's part of a bias, can be read in it.
 
         Guarantees that a, b and the shared memory are no longer used when it returns, in any thread of the block. With
         ``alignment`` of 16 the addresses and leading dimensions of a and b must be multiples of 16 bytes; on Hopper

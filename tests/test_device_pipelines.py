@@ -63,6 +63,22 @@ def test_the_machine_code_is_that_of_a_pipeline(generated, make, kind):
     assert made.record.parameters[0]["words"] == words * 2
 
 
+def test_the_tma_sees_the_descriptors_that_a_block_has_written(generated):
+    """They are released to the device after the last is written, and what the TMA keeps of others is dropped then.
+
+    By the thread that has written them: the others go on behind the barrier that follows.
+    """
+    mm = MATMULS["streamed"]
+    found = sass.instructions(compiled(pipeline_kernels.one_tile(mm, jit=lambda k: k), pipeline_of(mm), C).code)
+    dropped = [at for at, x in enumerate(found) if x == "UTMACCTL.IV"]
+    written = max(at for at, x in enumerate(found[: dropped[0]]) if x.startswith("STG"))
+    assert any(x.startswith("MEMBAR") and x.endswith("GPU") for x in found[written : dropped[0]])
+    used = found.index("UTMACCTL.PF")
+    assert dropped[-1] < used
+    assert any(x.startswith("BAR.SYNC") for x in found[dropped[-1] : used])
+    assert not any(x.startswith("BAR.SYNC") for x in found[written : dropped[-1]])
+
+
 def test_kernels_with_pipelines_can_be_kept(generated):
     """In words, so that another process finds the code; other depths have other words."""
     kernel = nd.jit(pipeline_kernels.one_tile(MATMULS["staged"], jit=lambda k: k))

@@ -107,22 +107,6 @@ def test_tiles_inside_of_c_are_written_two_elements_at_once(codes, name):
     assert len(pairs) >= plan.fragment_size // 2
 
 
-@pytest.mark.parametrize("name", ["product", "persistent"])
-def test_the_tma_sees_the_descriptors_that_a_block_has_written(codes, name):
-    """They are released to the device after the last is written, and what the TMA keeps of others is dropped then.
-
-    By the thread that has written them: the others go on behind the barrier that follows.
-    """
-    found = sass.instructions(codes[name].cubin)
-    dropped = [at for at, x in enumerate(found) if x == "UTMACCTL.IV"]
-    written = max(at for at, x in enumerate(found[: dropped[0]]) if x.startswith("STG"))
-    assert any(x.startswith("MEMBAR") and x.endswith("GPU") for x in found[written : dropped[0]])
-    used = found.index("UTMACCTL.PF")
-    assert dropped[-1] < used
-    assert any(x.startswith("BAR.SYNC") for x in found[dropped[-1] : used])
-    assert not any(x.startswith("BAR.SYNC") for x in found[written : dropped[-1]])
-
-
 @cuda.jit(device=True)
 def scaled_sum(value, element, row, column, scale):
     return value * scale[row] + element

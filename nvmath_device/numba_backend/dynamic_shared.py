@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A note beside a kernel's code that it uses dynamic shared memory: how much at least, called by what block, and whether
-for one chip alone."""
+"""A note beside a kernel's code that it uses dynamic shared memory: how much at least, called by what block, and for
+which chip."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NO_CODE = b".version 7.0\n.target sm_70\n.address_size 64\n"
 class DynamicShared(PTXSource):
     """Code without functions, as Numba links it, that says where the dynamic memory used by a kernel ends, in bytes.
 
-    ``block`` is what must call the code that uses it, where that matters, ``chip`` the letter of the chip for which alone
-    it must be linked. Where Numba loads the kernel, it has more than 48 KiB allowed.
+    ``block`` is what must call the code that uses it, where that matters, ``chip`` the letter of the chip for which
+    alone it must be linked. Where Numba loads the kernel, it has more than 48 KiB allowed.
     """
 
     def __init__(self, end: int, block: RequiredBlock | None, chip: str) -> None:

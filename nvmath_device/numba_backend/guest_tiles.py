@@ -55,9 +55,7 @@ class GuestMatrix:
         self._data = builder.bitcast(view.data, POINTER)
         self._shape, self._strides = (cgutils.unpack_tuple(builder, x, 2) for x in (view.shape, view.strides))
         pitch, step = self._strides
-        odd = builder.and_(
-            builder.or_(builder.ptrtoint(self._data, LONG), pitch), ir.Constant(LONG, _TMA_BYTES - 1)
-        )
+        odd = builder.and_(builder.or_(builder.ptrtoint(self._data, LONG), pitch), ir.Constant(LONG, _TMA_BYTES - 1))
         self._is_fetched = builder.and_(
             builder.icmp_signed("==", odd, ir.Constant(LONG, 0)),
             builder.and_(
@@ -91,7 +89,7 @@ class GuestMatrix:
 
 
 class GuestTile:
-    """As :class:`operand_tiles.OperandTile`. ``ring``: what the texts of the loop call ``near``, ``turns``, ``guests``."""
+    """As :class:`operand_tiles.OperandTile`. ``ring``: what the loop's texts call ``near``, ``turns`` and ``guests``."""
 
     def __init__(
         self, context: Any, builder: Any, plan: PipelinePlan, guest: Guest, array_type: Any, ring: dict[str, Any]
@@ -100,7 +98,8 @@ class GuestTile:
         assert stream is not None
         self._builder, self._plan, self._stream, self._guest = builder, plan, stream, guest
         self._ring, self._near, self._turns = ring, ring["near"], ring["turns"]
-        self._model, self._element = context.data_model_manager[array_type.dtype], context.get_data_type(array_type.dtype)
+        self._model = context.data_model_manager[array_type.dtype]
+        self._element = context.get_data_type(array_type.dtype)
         thread = linear_thread(builder)
         lane = builder.urem(thread, ir.Constant(INT, WARP))
         row = builder.add(
@@ -149,7 +148,7 @@ class GuestTile:
         barrier(builder)
 
     def element(self, e: int, at: tuple[Any, Any]) -> Any:
-        """The one beside this thread's element ``e`` of the accumulator; in order. Neighbours in a row are read together."""
+        """The one beside this thread's element ``e`` of the accumulator; in order. Two of a row are read together."""
         builder, itemsize = self._builder, self._guest.itemsize
         if e % 2 == 0:
             box, inside = divmod(e // 4 * 8 * itemsize, LINE_BYTES)
@@ -177,7 +176,7 @@ class GuestTile:
         return builder.add(start, builder.mul(builder.urem(box, in_stage), behind))
 
     def _along(self, inside: int) -> Any:
-        """Where this thread's bytes are in a line, of those that begin at a multiple of the bytes of a group of eight."""
+        """Where this thread's two of a group of eight are in a line, of which the group begins at a byte."""
         builder = self._builder
         return builder.xor(builder.add(self._lane_bytes, ir.Constant(INT, inside)), self._swizzle)
 

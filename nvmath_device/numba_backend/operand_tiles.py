@@ -48,8 +48,8 @@ def has_room(plan: PipelinePlan, array_type: Any) -> bool:
 class OperandTile:
     """The tile that begins at ``first``, (row, column), of a matrix that :func:`has_room`; zeros outside of it.
 
-    All threads of the block make it, read their elements in order, and leave it. Nothing else uses the stages' memory in
-    between. It comes in parts, ranges of as many columns; in one, where the elements of a thread do not come in the
+    All threads of the block make it, read their elements in order, and leave it. Nothing else uses the stages' memory
+    in between. It comes in parts, ranges of as many columns; in one, where the elements of a thread do not come in the
     order of columns.
     """
 

@@ -18,8 +18,8 @@ from nvmath_device.numba_backend.guest_tiles import GuestMatrix, end_barriers
 from nvmath_device.numba_backend.memory import near_address
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, extents_of, tile_place
 from nvmath_device.numba_backend.pipeline_slots import Slots, give_back
-from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.numba_backend.ptx import speak
+from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.numba_backend.stream_text import loop_text, start_text
 from nvmath_device.numba_backend.tensor_maps import TensorMap, write_tensor_maps
 from nvmath_device.pipelines import BUFFER_ALIGNMENT, PipelinePlan

@@ -48,14 +48,16 @@ class TensorMap:
     def view(self, builder: Any) -> tuple[Any, Any, Any]:
         """Address, shape and strides."""
         made = emit.array_struct(self.context, builder, self.array_type, self.array)
-        return far_address(builder, made.data), *(cgutils.unpack_tuple(builder, x, 2) for x in (made.shape, made.strides))
+        shape, strides = (cgutils.unpack_tuple(builder, x, 2) for x in (made.shape, made.strides))
+        return far_address(builder, made.data), shape, strides
 
 
 def write_tensor_maps(builder: Any, maps: Sequence[TensorMap], slot: Any) -> None:
     """By one thread: the descriptors to the beginning of a slot, published. Nothing where they are there already.
 
-    A slot remembers the matrices of its descriptors and the multiprocessor for which they were published last. Blocks of
-    a kernel have the same matrices, so all but the first on each multiprocessor find them.
+    A slot remembers the matrices of its descriptors and the multiprocessor that they were published from last. Blocks
+    of a kernel have the same matrices, so all but the first on each multiprocessor find them. What that one's TMA keeps
+    of descriptors has been dropped since they were written; another one's has not.
     """
     memory = builder.addrspacecast(slot, ir.PointerType(ir.IntType(8), _GLOBAL))
     key = [builder.add(builder.zext(multiprocessor(builder), LONG), ir.Constant(LONG, 1))]
@@ -64,11 +66,10 @@ def write_tensor_maps(builder: Any, maps: Sequence[TensorMap], slot: Any) -> Non
         key += [address, *shape, strides[1 - one.axis]]
     pairs = [_pair(builder, x, y) for x, y in zip(key[::2], [*key[1::2], *[key[0]] * (len(key) % 2)], strict=True)]
     places = [_pointer(builder, memory, _KEY_AT + n * _VECTOR_BYTES, _PAIR) for n in range(len(pairs))]
-    differences = [builder.xor(builder.load(place, align=_VECTOR_BYTES), x) for place, x in zip(places, pairs, strict=True)]
-    together = differences[0]
-    for x in differences[1:]:
-        together = builder.or_(together, x)
-    different = builder.or_(*(builder.extract_element(together, ir.Constant(INT, n)) for n in range(2)))
+    difference = ir.Constant(_PAIR, None)
+    for place, x in zip(places, pairs, strict=True):
+        difference = builder.or_(difference, builder.xor(builder.load(place, align=_VECTOR_BYTES), x))
+    different = builder.or_(*(builder.extract_element(difference, ir.Constant(INT, n)) for n in range(2)))
     with builder.if_then(builder.icmp_signed("!=", different, ir.Constant(LONG, 0)), likely=False):
         for n, one in enumerate(maps):
             _write(builder, one, memory, n * DESCRIPTOR_BYTES)
