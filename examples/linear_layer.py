@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A residual layer of any size in one kernel: Y = X + gelu(X W + bias), one call for the product.
 
-``multiply`` does the whole loop over K and has the block's tile of X W in registers; of each element, of X's at the same
-place and of the bias ``combine`` makes what ``store`` writes. On Hopper tiles come by TMA and go to the
-tensor cores by wgmma: ``mm.path()`` says so, or what is missing for it.
+``multiply`` does the whole loop over K and has the block's tile of X W in registers; of each element, of X's at the
+same place and of the bias ``combine`` makes what ``store`` writes. On Hopper tiles come by TMA, X's as well, and go to
+the tensor cores by wgmma: ``mm.path()`` says so, or what is missing for it.
 
     python examples/linear_layer.py                         # on a GPU: 5000 rows, 2056 columns
     NUMBA_ENABLE_CUDASIM=1 python examples/linear_layer.py  # on Numba's simulator: 20 rows, 40 columns

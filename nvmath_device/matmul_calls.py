@@ -34,9 +34,9 @@ class MatmulCalls:
 
         ``multiply(a, b, i, j, [depth], [combine=, x=, args=])``. ``a`` (M, K) and ``b`` (K, N) are whole matrices in
         global memory, of the descriptor's element types and orders, of any extents; ``size`` is the tile that the block
-        computes, and what of it lies outside of C is computed from zeros. Tiles of A and B stream through ``depth`` stages in dynamic
-        shared memory, a constant, or ``"max"``: as many as fit; by default that, but no more than four. Launch with
-        :meth:`get_pipeline_storage_size` bytes and exactly ``block_dim``.
+        computes, and what of it lies outside of C is computed from zeros. Tiles of A and B stream through ``depth``
+        stages in dynamic shared memory, a constant, or ``"max"``: as many as fit; by default that, but no more than
+        four. Launch with :meth:`get_pipeline_storage_size` bytes and exactly ``block_dim``.
 
         Returns the accumulator, the tile in the registers of the block's threads:
 

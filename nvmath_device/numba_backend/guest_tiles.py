@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from nvmath_device.numba_backend import emit
-from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, linear_thread
+from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, keep_order, linear_thread
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER
 from nvmath_device.numba_backend.ptx import speak
 from nvmath_device.numba_backend.stream_text import end_text, guest_text
@@ -89,7 +89,7 @@ class GuestMatrix:
 
 
 class GuestTile:
-    """As :class:`operand_tiles.OperandTile`. ``ring``: what the loop's texts call ``near``, ``turns`` and ``guests``."""
+    """As :class:`operand_tiles.OperandTile`. ``ring``: what the loop's texts call ``near``, ``turns``, ``guests``."""
 
     def __init__(
         self, context: Any, builder: Any, plan: PipelinePlan, guest: Guest, array_type: Any, ring: dict[str, Any]
@@ -154,6 +154,7 @@ class GuestTile:
             box, inside = divmod(e // 4 * 8 * itemsize, LINE_BYTES)
             turn, behind = divmod(box, self._guest.in_stage)
             if e % 4 == 0 and inside == 0 and behind == 0:
+                keep_order(builder)  # of what the elements behind it load, too
                 speak(builder, guest_text(self._stream, self._plan.depth, turn), self._ring)
             offset = behind * self._stream.rows * LINE_BYTES + e // 2 % 2 * WARP_ROWS // 2 * LINE_BYTES
             place = builder.add(self._starts[inside][turn], ir.Constant(INT, offset))

@@ -76,7 +76,7 @@ def test_products_of_any_extents(kind, tile, threads):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, np.uint8])
 @pytest.mark.parametrize("tile", [((128, 256), 256), ((64, 40), 128)], ids=str)
 def test_a_matrix_comes_with_the_last_tiles(tile, dtype, depth):
-    """Of every size of elements, with room for it in the stages and without, and of a K with fewer tiles than stages."""
+    """Of every size of elements, with room for it in the stages and without, and of a K of fewer tiles than stages."""
     mm = of_kind("float16", *tile[0], tile[1])
 
     @nd.jit
