@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import sys
 import time
 import traceback
@@ -34,18 +35,18 @@ def take_turns(
     rounds: int,
     between: Callable[[int], None] | None = None,
 ) -> dict[str, list[Sample]]:
-    """``rounds`` samples of each competitor. In every round all take a turn, and another one begins.
+    """``rounds`` samples of each competitor. In every round all take a turn, in an order of its own.
 
-    So none always follows the same other, whose heat and caches it would inherit. Rounds for warming up come before
-    and are dropped. ``between`` is called after each round with its number; those for warming up are negative.
+    So none always follows the same other, whose heat and caches it would inherit. The orders are random, and the same
+    in every run. Rounds for warming up come before and are dropped. ``between`` is called after each round with its
+    number; those for warming up are negative.
     """
     if not competitors:
         raise ValueError("no competitor takes part: all of them failed their check")
-    names = list(competitors)
+    names, orders = list(competitors), random.Random(0)
     samples: dict[str, list[Sample]] = {name: [] for name in names}
     for turn in range(-WARM_UP, rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+        for name in orders.sample(names, len(names)):
             one = sample(competitors[name])
             if turn >= 0:
                 samples[name].append(one)
