@@ -91,7 +91,7 @@ _OWN_DOUBLES: tuple[Row, ...] = (
     (64, 64, 128, 128, 3),
     (64, 64, 256, 128, 3),
     (64, 32, 128, 128, 3),
-    (32, 32, 128, 64, 3),
+    (32, 32, 128, 128, 3),
 )
 
 # Multiprocessors that a product should fill, where no device is asked: those of an H200, an A100, and of others.
