@@ -22,14 +22,6 @@ def instructions(cubin: bytes) -> list[str]:
     return re.findall(line, disassemble(cubin), re.MULTILINE)
 
 
-def gives_way(cubin: bytes) -> bool:
-    """Whether the loop over K has a ``YIELD`` before its wait for a stage."""
-    found = instructions(cubin)
-    first = next(i for i, name in enumerate(found) if name.startswith(("HGMMA", "QGMMA")))
-    wait = max(i for i, name in enumerate(found[:first]) if name.startswith("SYNCS.PHASECHK"))
-    return "YIELD" in found[wait - 2 : wait]
-
-
 def resources(cubin: bytes) -> dict[str, int]:
     """``registers`` a thread, ``shared``, ``local`` and ``stack`` bytes, each the most any kernel uses."""
     text = _run("cuobjdump", "-res-usage", cubin=cubin)

@@ -243,12 +243,6 @@ def test_pairs_of_a_tile_inside_of_a_narrower_matrix_are_written_at_once(codes, 
     assert not any(x.startswith("ISETP") for x in writes)
 
 
-@pytest.mark.parametrize("name", ["any strides", "bfloat16"])
-def test_the_loop_gives_way_for_no_type_of_the_result(codes, name):
-    """As it would with the tests of single elements alone."""
-    assert not sass.gives_way(codes[name].cubin)
-
-
 # -- what is accepted ----------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba.cuda import nvvmutils
 
 _INT = ir.IntType(32)
+_MOST_THREADS = 1024  # of a block
 
 
 def barrier(builder: Any) -> None:
@@ -29,6 +30,17 @@ def linear_thread(builder: Any) -> Any:
     x, y, z = (nvvmutils.call_sreg(builder, f"tid.{axis}") for axis in "xyz")
     nx, ny = (nvvmutils.call_sreg(builder, f"ntid.{axis}") for axis in "xy")
     return builder.add(x, builder.mul(nx, builder.add(y, builder.mul(ny, z))))
+
+
+def thread_here(builder: Any) -> Any:
+    """The same number, of which the compiler knows just how large it can be.
+
+    What follows from it is worked out where it is needed then: before a loop, or long before the code that needs it, it
+    would not find registers.
+    """
+    kind = ir.FunctionType(_INT, [_INT])
+    thread = builder.asm(kind, "mov.b32 $0, $1;", "=r,r", [linear_thread(builder)], side_effect=True)
+    return builder.and_(thread, ir.Constant(_INT, _MOST_THREADS - 1))
 
 
 def is_first_thread(builder: Any) -> Any:

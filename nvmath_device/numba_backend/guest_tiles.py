@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from nvmath_device.numba_backend import emit
-from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, keep_order, linear_thread
+from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, keep_order, linear_thread, thread_here
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER
 from nvmath_device.numba_backend.ptx import speak
 from nvmath_device.numba_backend.stream_text import end_text, guest_text
@@ -100,24 +100,7 @@ class GuestTile:
         self._ring, self._near, self._turns = ring, ring["near"], ring["turns"]
         self._model = context.data_model_manager[array_type.dtype]
         self._element = context.get_data_type(array_type.dtype)
-        thread = linear_thread(builder)
-        lane = builder.urem(thread, ir.Constant(INT, WARP))
-        row = builder.add(
-            builder.mul(builder.udiv(thread, ir.Constant(INT, WARP)), ir.Constant(INT, WARP_ROWS)),
-            builder.udiv(lane, ir.Constant(INT, LANES)),
-        )
-        line = builder.mul(row, ir.Constant(INT, LINE_BYTES))
-        firsts = range(0, guest.boxes, guest.in_stage)
-        lines = [builder.add(self._box(ir.Constant(INT, box)), line) for box in firsts]
-        self._lane_bytes = builder.mul(
-            builder.urem(lane, ir.Constant(INT, LANES)), ir.Constant(INT, 2 * guest.itemsize)
-        )
-        self._swizzle = self._swizzle_of(row)
-        # Once each, so that what elements add to it is part of the instructions that read.
-        self._starts = {
-            inside: [builder.add(first, self._along(inside)) for first in lines]
-            for inside in range(0, LINE_BYTES, 8 * guest.itemsize)
-        }
+        self._starts: dict[int, Any] = {}
         self._pair: Any = None
 
     def copy(self, data: Any, shape: Any, strides: Any, firsts: Any) -> None:
@@ -154,13 +137,29 @@ class GuestTile:
             box, inside = divmod(e // 4 * 8 * itemsize, LINE_BYTES)
             turn, behind = divmod(box, self._guest.in_stage)
             if e % 4 == 0 and inside == 0 and behind == 0:
-                keep_order(builder)  # of what the elements behind it load, too
-                speak(builder, guest_text(self._stream, self._plan.depth, turn), self._ring)
+                self._begin(turn)
             offset = behind * self._stream.rows * LINE_BYTES + e // 2 % 2 * WARP_ROWS // 2 * LINE_BYTES
-            place = builder.add(self._starts[inside][turn], ir.Constant(INT, offset))
+            place = builder.add(self._starts[inside], ir.Constant(INT, offset))
             kind = ir.VectorType(self._element, 2)
             self._pair = builder.load(self._pointer(place, kind), align=2 * itemsize)
         return self._model.from_data(builder, builder.extract_element(self._pair, ir.Constant(INT, e % 2)))
+
+    def _begin(self, turn: int) -> None:
+        """A stage is there. Where this thread's elements begin in it, for each group of eight of a line of 128 bytes: once
+        each, so that what they add to it is part of the instructions that read, and not before, for want of registers.
+        """
+        builder, itemsize = self._builder, self._guest.itemsize
+        keep_order(builder)  # of what the elements behind it load, too
+        speak(builder, guest_text(self._stream, self._plan.depth, turn), self._ring)
+        thread = thread_here(builder)
+        warp, lane = builder.udiv(thread, ir.Constant(INT, WARP)), builder.urem(thread, ir.Constant(INT, WARP))
+        row = builder.add(builder.mul(warp, ir.Constant(INT, WARP_ROWS)), builder.udiv(lane, ir.Constant(INT, LANES)))
+        pair = builder.mul(builder.urem(lane, ir.Constant(INT, LANES)), ir.Constant(INT, 2 * itemsize))
+        stage = self._box(ir.Constant(INT, turn * self._guest.in_stage))
+        line = builder.add(stage, builder.mul(row, ir.Constant(INT, LINE_BYTES)))
+        for group in range(0, LINE_BYTES, 8 * itemsize):
+            along = builder.xor(builder.add(pair, ir.Constant(INT, group)), self._swizzle_of(row))
+            self._starts[group] = builder.add(line, along)
 
     def leave(self) -> None:
         """The memory is free again, for TMA, too."""
@@ -175,11 +174,6 @@ class GuestTile:
         start = builder.add(self._near, builder.mul(stage, ir.Constant(INT, self._stream.stage_bytes)))
         behind = ir.Constant(INT, self._stream.rows * LINE_BYTES)
         return builder.add(start, builder.mul(builder.urem(box, in_stage), behind))
-
-    def _along(self, inside: int) -> Any:
-        """Where this thread's two of a group of eight are in a line, of which the group begins at a byte."""
-        builder = self._builder
-        return builder.xor(builder.add(self._lane_bytes, ir.Constant(INT, inside)), self._swizzle)
 
     def _swizzle_of(self, row: Any) -> Any:
         """What a row's bytes within 128 are exchanged by."""

@@ -7,13 +7,11 @@ from typing import Any
 
 from llvmlite import ir
 
-from nvmath_device.numba_backend.block_threads import linear_thread
+from nvmath_device.numba_backend.block_threads import linear_thread, thread_here
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, Functions
 from nvmath_device.own_products import OwnProduct, Spread
 from nvmath_device.own_streams import LANES, WARP, WARP_ROWS
 from nvmath_device.pipelines import PipelinePlan
-
-_MOST_THREADS = 1024  # of a block
 
 
 def elements_of(context: Any, builder: Any, plan: PipelinePlan) -> Any:
@@ -27,7 +25,7 @@ class StreamElements:
     """The elements of a loop of our own, of tiles that TMA fetches: as wgmma shares them out."""
 
     def __init__(self, builder: Any) -> None:
-        self._builder, thread = builder, _thread_here(builder)
+        self._builder, thread = builder, thread_here(builder)
         warp, lane = builder.udiv(thread, ir.Constant(INT, WARP)), builder.urem(thread, ir.Constant(INT, WARP))
         first = builder.mul(warp, ir.Constant(INT, WARP_ROWS))
         self._row = builder.add(first, builder.udiv(lane, ir.Constant(INT, LANES)))
@@ -42,17 +40,6 @@ class StreamElements:
         places = zip((self._row, self._column), (down, across), strict=True)
         row, column = (builder.zext(builder.add(x, y, flags=("nsw", "nuw")), LONG) for x, y in places)
         return row, column
-
-
-def _thread_here(builder: Any) -> Any:
-    """This thread's number in the block, of which the compiler knows just how large it can be.
-
-    Places of elements are worked out where they are needed then: before a loop over tiles all of them would be, and
-    find no registers.
-    """
-    kind = ir.FunctionType(INT, [INT])
-    thread = builder.asm(kind, "mov.b32 $0, $1;", "=r,r", [linear_thread(builder)], side_effect=True)
-    return builder.and_(thread, ir.Constant(INT, _MOST_THREADS - 1))
 
 
 class OwnElements:
