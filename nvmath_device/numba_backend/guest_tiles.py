@@ -145,8 +145,10 @@ class GuestTile:
         return self._model.from_data(builder, builder.extract_element(self._pair, ir.Constant(INT, e % 2)))
 
     def _begin(self, turn: int) -> None:
-        """A stage is there. Where this thread's elements begin in it, for each group of eight of a line of 128 bytes: once
-        each, so that what they add to it is part of the instructions that read, and not before, for want of registers.
+        """Until a stage is there; where this thread's elements begin in it, for each group of eight of a line.
+
+        Once each, so that what they add to it is part of the instructions that read, and not before, for want of
+        registers.
         """
         builder, itemsize = self._builder, self._guest.itemsize
         keep_order(builder)  # of what the elements behind it load, too
