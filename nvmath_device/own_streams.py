@@ -34,7 +34,7 @@ _NAMES = {
 class OwnStream:
     """A loop over K of our own with nothing left open.
 
-    A thread's element ``e`` is in the row ``place(lane)[0] + 8 * (e // 2 % 2)`` of its warp's 16 and in the column
+    A thread's element ``e`` is in the row ``lane // 4 + 8 * (e // 2 % 2)`` of its warp's 16 and in the column
     ``8 * (e // 4) + 2 * (lane % 4) + e % 2``.
 
     Attributes:

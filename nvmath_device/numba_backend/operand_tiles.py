@@ -20,6 +20,7 @@ from nvmath_device.numba_backend.block_threads import barrier
 from nvmath_device.numba_backend.copies import FIRST_WITH_ASYNC_COPY, begin_load
 from nvmath_device.numba_backend.memory import near_address
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER
+from nvmath_device.numba_backend.ptx import speak
 from nvmath_device.numba_backend.shared_layout import dynamic_buffer
 from nvmath_device.numba_backend.vector_fetches import VectorFetch
 from nvmath_device.own_products import has_vectors
@@ -69,7 +70,7 @@ class OperandTile:
             assert target is not None
             begin_load(context, builder, self._layout, value, array_type, rest, (zero, zero), buffer, target)
             for _ in range(self._parts):
-                _say(builder, _END_OF_PART)
+                speak(builder, _END_OF_PART)
 
         threads = plan.block_dim.size
         if has_vectors(part, value.itemsize, threads):
@@ -78,7 +79,7 @@ class OperandTile:
                 with then:
                     for n in range(self._parts):
                         fetch.begin(builder.add(near, ir.Constant(INT, n * part.cols * value.itemsize)))
-                        _say(builder, _END_OF_PART)
+                        speak(builder, _END_OF_PART)
                 with otherwise:
                     copy_all()
         else:
@@ -89,7 +90,7 @@ class OperandTile:
 
     def _wait(self, part: int) -> None:
         """Until a part, and those before it, are there."""
-        _say(self._builder, f"cp.async.wait_group {self._parts - 1 - part};")
+        speak(self._builder, f"cp.async.wait_group {self._parts - 1 - part};")
         barrier(self._builder)
 
     def check_order(self, columns: Sequence[Any]) -> None:
@@ -121,7 +122,7 @@ class OperandTile:
     def leave(self) -> None:
         """The memory is free again, for TMA, too."""
         if self._plan.is_streamed:
-            _say(self._builder, "fence.proxy.async.shared::cta;")
+            speak(self._builder, "fence.proxy.async.shared::cta;")
         barrier(self._builder)
 
 
@@ -155,7 +156,3 @@ def _beyond(context: Any, builder: Any, array_type: Any, array: Any, first: tupl
     made.data = builder.bitcast(pointer, made.data.type)
     made.shape = cgutils.pack_array(builder, [builder.sub(x, at) for x, at in zip(shape, first, strict=True)])
     return made._getvalue()
-
-
-def _say(builder: Any, text: str) -> None:
-    builder.asm(ir.FunctionType(ir.VoidType(), []), text, "~{memory}", [], side_effect=True)

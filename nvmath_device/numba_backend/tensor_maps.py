@@ -19,6 +19,7 @@ from nvmath_device.numba_backend.pipeline_slots import (
     multiprocessor,
     publish_descriptors,
 )
+from nvmath_device.numba_backend.ptx import speak
 
 _GLOBAL, _SHARED = 1, 3  # address spaces
 _SWIZZLED_BY_128 = 3
@@ -98,7 +99,7 @@ def _write(builder: Any, one: TensorMap, memory: Any, offset: int) -> None:
     for field, value in (
         ("elemtype", one.element), ("interleave_layout", 0), ("swizzle_mode", _SWIZZLED_BY_128), ("fill_mode", 0),
     ):  # fmt: skip
-        _say(builder, f"tensormap.replace.tile.{field}.shared::cta.b1024.b32 [$0], {value};", near)
+        speak(builder, f"tensormap.replace.tile.{field}.shared::cta.b1024.b32 [$near], {value};", {"near": near})
     for part, place in zip(parts, work, strict=True):
         target = _pointer(builder, memory, offset + part, _VECTOR)
         builder.store(builder.load(place, align=_VECTOR_BYTES), target, align=_VECTOR_BYTES)
@@ -117,13 +118,8 @@ def _pointer(builder: Any, memory: Any, offset: int, kind: Any) -> Any:
 
 def _set(builder: Any, near: Any, field: str, kind: Any, value: Any, place: int | None = None) -> None:
     at = "" if place is None else f" {place},"
-    _say(builder, f"tensormap.replace.tile.{field}.shared::cta.b1024.b{kind.width} [$0],{at} $1;", near, value)
-
-
-def _say(builder: Any, text: str, *operands: Any) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [x.type for x in operands])
-    constraints = ["l" if x.type == LONG else "r" for x in operands]
-    builder.asm(kind, text, ",".join([*constraints, "~{memory}"]), operands, side_effect=True)
+    text = f"tensormap.replace.tile.{field}.shared::cta.b1024.b{kind.width} [$near],{at} $value;"
+    speak(builder, text, {"near": near, "value": value})
 
 
 def _work(module: Any) -> Any:

@@ -109,6 +109,33 @@ def test_the_next_tile_comes_while_this_one_is_combined():
     np.testing.assert_allclose(c.copy_to_host(), want, atol=1e-5)
 
 
+@nd.jit
+def at_once(a, b, c, x, scale):
+    i, j = cuda.blockIdx.x, cuda.blockIdx.y
+    MM.multiply(a, b, i, j, combine=scaled_sum, x=x, args=(scale,)).store(c)
+
+
+def test_a_call_that_combines_gives_what_combine_does():
+    m, n, k = 20, 70, 16
+    a, b = operands(m, n, k)
+    rng = np.random.default_rng(4)
+    x, scale = rng.uniform(-9, 9, (m, n)).astype(np.float32), rng.uniform(0, 1, m).astype(np.float32)
+    c = cuda.to_device(np.full((m, n), np.nan, np.float32))
+    at_once[configuration(m, n)](*map(cuda.to_device, (a, b)), c, *map(cuda.to_device, (x, scale)))
+    want = a.astype(float) @ b.astype(float) * scale[:, None] + x
+    np.testing.assert_allclose(c.copy_to_host(), want, atol=1e-5)
+
+
+def test_a_function_without_its_matrix_is_refused():
+    @nd.jit
+    def kernel(a, b, c):
+        MM.multiply(a, b, cuda.blockIdx.x, cuda.blockIdx.y, combine=scaled_sum).store(c)
+
+    a, b = operands(16, 32, 8)
+    with pytest.raises(KernelExecutionError, match="combine, a device function, and x"):
+        kernel[configuration(16, 32)](*map(cuda.to_device, (a, b, np.zeros((16, 32), np.float32))))
+
+
 ROWS = nd.Matmul((16, 32, 8), MM.precision, "real", arrangement=("row_major",) * 3, block_size=32)
 
 
