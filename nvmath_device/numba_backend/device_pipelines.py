@@ -174,7 +174,8 @@ def _lower_multiply(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -
     result = finish(context, builder, pipe, made, firsts, **guest)
     if given:
         tile = guest["guest"].tile(firsts) if guest else None
-        result = combined(context, builder, acc, result, *zip(*given, strict=True), tile)
+        kinds, values = zip(*given, strict=True)
+        result = combined(context, builder, acc, result, kinds, values, tile)
     pipe.tiles.destroy(context, builder, pipe.plan, made)
     return result
 
