@@ -31,7 +31,8 @@ from nvmath_device.own_products import OwnProduct, own_product
 from nvmath_device.own_streams import OwnStream, own_stream
 from nvmath_device.targets import MAX_SHARED_BYTES, ComputeCapability, chip_of
 
-COMBINATION = "wants combine, a device function, and x, a matrix of C's shape, together, and args with them only"
+COMBINATION = ("combine", "x", "args")  # what multiply takes for it: a function, a matrix, further arguments
+WANTS_COMBINATION = "wants combine, a device function, and x, a matrix of C's shape, together, and args with them only"
 MAX, MOST_STAGES = "max", 16  # libmathdx takes no more
 USUAL_STAGES = 4  # what a depth that is left out is at most: more hide no more, and cost other blocks their room
 THREADS_STAGES = 2  # that threads fill: one is multiplied while the other is fetched

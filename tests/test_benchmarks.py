@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import gemm_cases
 import gemm_kernels
 import plot_gemm
+import timing
 from gemm_cases import CASES, FUSED, OURS, SEPARATE
 
 WGMMA, FMA, MMA = ("wgmma", "TMA"), ("fma", "cp.async"), ("mma", "cp.async")
@@ -214,3 +216,12 @@ def test_nothing_of_the_tables_own_products_is_spilled(choice):
     report = kernel.report(signature=tile_kernels.product_types(descriptor), cc=90)
     assert report.path in ("FFMA", "DMMA")
     assert (report.local_loads, report.local_stores, report.count("CALL")) == (0, 0, 0)
+
+
+def test_every_round_has_all_competitors_and_none_always_follows_the_same_other():
+    turns = []
+    samples = timing.take_turns(dict.fromkeys("abc", 0) | {"b": 1, "c": 2}, lambda x: turns.append(x) or x, rounds=20)
+    assert samples == {"a": [0] * 20, "b": [1] * 20, "c": [2] * 20}
+    rounds = [turns[n : n + 3] for n in range(0, len(turns), 3)]
+    assert all(sorted(one) == [0, 1, 2] for one in rounds)
+    assert len({(first, second) for one in rounds for first, second in pairwise(one)}) == 6

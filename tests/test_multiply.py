@@ -67,7 +67,7 @@ def ahead(a, b, c, bias, rows, columns):
 
 
 @pytest.fixture(scope="module")
-def codes(generated):
+def codes():
     return {
         "product": nd.jit(product).build(void(A, B, C), 90),
         "fused": nd.jit(fused).build(void(A, B, C, BIAS), 90),

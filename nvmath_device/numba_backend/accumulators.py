@@ -315,10 +315,8 @@ class _Elements:
             self._even = value
             return
         if e % 2:
-            pair = ir.Constant(ir.VectorType(value.type, 2), ir.Undefined)
-            for index, x in enumerate((self._even, value)):
-                pair = builder.insert_element(pair, x, ir.Constant(INT, index))
-            value, place = pair, builder.bitcast(place, pair.type.as_pointer())
+            value = emit.vector_of(builder, (self._even, value))
+            place = builder.bitcast(place, value.type.as_pointer())
         builder.store(value, place)
 
     def made(self) -> Any:

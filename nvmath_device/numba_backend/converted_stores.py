@@ -14,6 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types
 
+from nvmath_device.numba_backend import emit
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG
 from nvmath_device.targets import ComputeCapability
 
@@ -64,10 +65,7 @@ def _pair(builder: Any, target: Any, first: Any, second: Any) -> Any:
     """Two numbers of float32 as a vector of two of ``target``, those of 16 bits as integers."""
     if target in _PACKED:
         return builder.bitcast(packed(builder, target, first, second), ir.VectorType(_HALF, 2))
-    pair = ir.Constant(ir.VectorType(ir.FloatType(), 2), ir.Undefined)
-    for n, x in enumerate((first, second)):
-        pair = builder.insert_element(pair, x, ir.Constant(INT, n))
-    return pair
+    return emit.vector_of(builder, (first, second))
 
 
 def packed(builder: Any, target: Any, first: Any, second: Any) -> Any:

@@ -19,7 +19,7 @@ from nvmath_device.numba_backend.objects import Call, is_debug, method, pipeline
 from nvmath_device.numba_backend.operands import check_order, check_view
 from nvmath_device.numba_backend.pipeline_calls import INT, POINTER, extents_of, pitch_of, room, tile_place, which_tile
 from nvmath_device.own_streams import WGMMA_CHIP
-from nvmath_device.pipelines import COMBINATION, PipelinePlan, pipeline_plan
+from nvmath_device.pipelines import COMBINATION, WANTS_COMBINATION, PipelinePlan, pipeline_plan
 
 
 class PipelineType(types.Type):
@@ -138,25 +138,22 @@ def check_tile(call: Call, arguments: dict[str, Any]) -> None:
         arguments[name] = types.int32
 
 
-_COMBINATION = ("combine", "x", "args")
-
-
 def _resolve_multiply(typ: Any, call: Call) -> Any:
-    arguments = call.bind(("a", "b", "i", "j"), optional=("depth", *_COMBINATION))
+    arguments = call.bind(("a", "b", "i", "j"), optional=("depth", *COMBINATION))
     plan = _plan(typ, call, arguments)
     check_tile(call, arguments)
     acc = AccumulatorType(plan, has_stages=True)
-    given = [arguments[name] for name in _COMBINATION if name in arguments]
+    given = [arguments[name] for name in COMBINATION if name in arguments]
     if given:
         if not {"combine", "x"} <= arguments.keys():
-            raise call.error(COMBINATION)
+            raise call.error(WANTS_COMBINATION)
         check_combination(acc, call, [*given[:2], *_members(call, given)])
     return call.signature(acc, arguments)
 
 
 def _members(call: Call, given: Any) -> tuple[Any, ...]:
     """Types of the function's further arguments."""
-    if len(given) < len(_COMBINATION):
+    if len(given) < len(COMBINATION):
         return ()
     if not isinstance(given[-1], types.BaseTuple):
         raise call.error(f"wants a tuple for args, the function's further arguments, got {given[-1]}")
@@ -166,9 +163,8 @@ def _members(call: Call, given: Any) -> tuple[Any, ...]:
 def _lower_multiply(context: Any, builder: Any, typ: Any, sig: Any, args: Any) -> Any:
     acc, pipe = sig.return_type, PipelineType(sig.return_type.plan, sig.args[:2])
     given = _combination(builder, sig, args)
-    guest = {}
-    if given and pipe.plan.stream is not None and takes_guest(pipe.plan, given[1][0]):
-        guest["guest"] = GuestMatrix(context, builder, pipe.plan, *given[1])
+    has_guest = given and pipe.plan.stream is not None and takes_guest(pipe.plan, given[1][0])
+    guest = {"guest": GuestMatrix(context, builder, pipe.plan, *given[1])} if has_guest else {}
     made = create(context, builder, pipe, args, **guest)
     firsts = start(context, builder, pipe, made, args[2], args[3], **guest)
     result = finish(context, builder, pipe, made, firsts, **guest)
@@ -185,7 +181,7 @@ def _combination(builder: Any, sig: Any, args: Any) -> list[tuple[Any, Any]]:
     given = list(zip(sig.args, args, strict=True))[4:]
     if given and isinstance(given[0][0], types.Literal):  # depth
         del given[0]
-    if len(given) < len(_COMBINATION):
+    if len(given) < len(COMBINATION):
         return given
     kind, value = given.pop()
     return [*given, *zip(kind, cgutils.unpack_tuple(builder, value, len(kind)), strict=True)]

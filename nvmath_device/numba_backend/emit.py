@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -48,6 +49,14 @@ def call_generated(
         prototype = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER] * len(arguments))
         callee = ir.Function(builder.module, prototype, name)
     builder.call(callee, [builder.bitcast(a, _BYTE_POINTER) for a in arguments])
+
+
+def vector_of(builder: Any, values: Sequence[Any]) -> Any:
+    """Numbers of one type as a vector."""
+    vector = ir.Constant(ir.VectorType(values[0].type, len(values)), ir.Undefined)
+    for n, value in enumerate(values):
+        vector = builder.insert_element(vector, value, ir.Constant(_INT32, n))
+    return vector
 
 
 def raise_alignment(builder: Any) -> None:

@@ -12,12 +12,13 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from nvmath_device.numba_backend import emit
-from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, keep_order, linear_thread, thread_here
+from nvmath_device.numba_backend.block_threads import barrier, is_first_thread, keep_order, linear_thread
+from nvmath_device.numba_backend.own_elements import wgmma_place
 from nvmath_device.numba_backend.pipeline_calls import INT, LONG, POINTER
 from nvmath_device.numba_backend.ptx import speak
 from nvmath_device.numba_backend.stream_text import end_text, guest_text
 from nvmath_device.numba_backend.tensor_maps import TensorMap
-from nvmath_device.own_streams import LANES, LINE_BYTES, WARP, WARP_ROWS, Guest, guest_of
+from nvmath_device.own_streams import LINE_BYTES, WARP_ROWS, Guest, guest_of
 from nvmath_device.pipelines import PipelinePlan
 
 _SHARED = 3  # address space
@@ -44,13 +45,15 @@ class GuestMatrix:
 
     Attributes:
         guest: how its tile goes through the stages.
+        ring: what the texts of the loop before it call their operands; there when the loop has been said. Worked out
+            once more, they would cost registers.
     """
 
     def __init__(self, context: Any, builder: Any, plan: PipelinePlan, array_type: Any, array: Any) -> None:
         guest = _guest_of(plan, array_type)
         assert guest is not None
         self._context, self._builder, self._plan, self._type, self._array = context, builder, plan, array_type, array
-        self.guest = guest
+        self.guest, self.ring = guest, dict[str, Any]()
         view = emit.array_struct(context, builder, array_type, array)
         self._data = builder.bitcast(view.data, POINTER)
         self._shape, self._strides = (cgutils.unpack_tuple(builder, x, 2) for x in (view.shape, view.strides))
@@ -63,7 +66,6 @@ class GuestMatrix:
                 builder.icmp_signed(">", pitch, ir.Constant(LONG, 0)),
             ),
         )  # fmt: skip
-        self._ring: dict[str, Any] = {}
 
     @property
     def map(self) -> TensorMap:
@@ -73,16 +75,15 @@ class GuestMatrix:
         element = _TENSOR_ELEMENT[self.guest.itemsize]
         return TensorMap(self._context, self._type, self._array, axis=1, box=box, element=element)
 
-    def stages(self, near: Any, turns: Any) -> Any:
-        """How many stages TMA fills with it behind ``turns`` of A and B; ``near``: where the stages begin."""
+    @property
+    def stages(self) -> Any:
+        """How many stages TMA fills with its tile."""
         filled = ir.Constant(INT, self.guest.turns)
-        guests = self._builder.select(self._is_fetched, filled, ir.Constant(INT, 0))
-        self._ring = {"near": near, "turns": turns, "guests": guests}
-        return guests
+        return self._builder.select(self._is_fetched, filled, ir.Constant(INT, 0))
 
     def tile(self, firsts: Any) -> GuestTile:
         """The tile, which begins at this row and column, when the loop has ended."""
-        tile = GuestTile(self._context, self._builder, self._plan, self.guest, self._type, self._ring)
+        tile = GuestTile(self._context, self._builder, self._plan, self.guest, self._type, self.ring)
         with self._builder.if_then(self._builder.not_(self._is_fetched), likely=False):
             tile.copy(self._data, self._shape, self._strides, firsts)
         return tile
@@ -153,10 +154,8 @@ class GuestTile:
         builder, itemsize = self._builder, self._guest.itemsize
         keep_order(builder)  # of what the elements behind it load, too
         speak(builder, guest_text(self._stream, self._plan.depth, turn), self._ring)
-        thread = thread_here(builder)
-        warp, lane = builder.udiv(thread, ir.Constant(INT, WARP)), builder.urem(thread, ir.Constant(INT, WARP))
-        row = builder.add(builder.mul(warp, ir.Constant(INT, WARP_ROWS)), builder.udiv(lane, ir.Constant(INT, LANES)))
-        pair = builder.mul(builder.urem(lane, ir.Constant(INT, LANES)), ir.Constant(INT, 2 * itemsize))
+        row, column = wgmma_place(builder)
+        pair = builder.mul(column, ir.Constant(INT, itemsize))
         stage = self._box(ir.Constant(INT, turn * self._guest.in_stage))
         line = builder.add(stage, builder.mul(row, ir.Constant(INT, LINE_BYTES)))
         for group in range(0, LINE_BYTES, 8 * itemsize):

@@ -21,15 +21,21 @@ def elements_of(context: Any, builder: Any, plan: PipelinePlan) -> Any:
     return Functions(context, builder, plan) if plan.own is None else OwnElements(builder, plan.own)
 
 
+def wgmma_place(builder: Any) -> tuple[Any, Any]:
+    """Row and column in the tile, as int32, of this thread's first element where wgmma has shared them out."""
+    thread = thread_here(builder)
+    warp, lane = builder.udiv(thread, ir.Constant(INT, WARP)), builder.urem(thread, ir.Constant(INT, WARP))
+    first = builder.mul(warp, ir.Constant(INT, WARP_ROWS))
+    row = builder.add(first, builder.udiv(lane, ir.Constant(INT, LANES)))
+    return row, builder.mul(builder.urem(lane, ir.Constant(INT, LANES)), ir.Constant(INT, 2))
+
+
 class StreamElements:
     """The elements of a loop of our own, of tiles that TMA fetches: as wgmma shares them out."""
 
     def __init__(self, builder: Any) -> None:
-        self._builder, thread = builder, thread_here(builder)
-        warp, lane = builder.udiv(thread, ir.Constant(INT, WARP)), builder.urem(thread, ir.Constant(INT, WARP))
-        first = builder.mul(warp, ir.Constant(INT, WARP_ROWS))
-        self._row = builder.add(first, builder.udiv(lane, ir.Constant(INT, LANES)))
-        self._column = builder.mul(builder.urem(lane, ir.Constant(INT, LANES)), ir.Constant(INT, 2))
+        self._builder = builder
+        self._row, self._column = wgmma_place(builder)
 
     def coordinate(self, state: Any, index: Any) -> tuple[Any, Any]:
         """As of libmathdx's functions. ``index`` is an int32, a constant or not."""

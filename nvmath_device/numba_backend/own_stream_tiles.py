@@ -83,6 +83,8 @@ def finish(
         builder.store(builder.extract_value(sums, e), place)
     if guest is None:
         end_barriers(builder, plan, operands["near"])
+    else:
+        guest.ring = operands
     return acc
 
 
@@ -105,4 +107,4 @@ def _operands(
     operands = {"near": near, "turns": turns, "maps": builder.ptrtoint(made.device, LONG)}
     firsts = (builder.trunc(x, INT) for x in tile_place(builder, plan, made.which))
     operands |= dict(zip(("row", "column"), firsts, strict=True))
-    return operands if guest is None else operands | {"guests": guest.stages(near, turns)}
+    return operands if guest is None else operands | {"guests": guest.stages}

@@ -13,17 +13,17 @@ from nvmath_device.matmul import Matmul
 from nvmath_device.numba_backend.simulator_arguments import Array, Call, Place
 from nvmath_device.numba_backend.simulator_block import calling_thread
 from nvmath_device.numba_backend.simulator_matmul import check_block
-from nvmath_device.pipelines import COMBINATION, pipeline_plan
+from nvmath_device.pipelines import COMBINATION, WANTS_COMBINATION, pipeline_plan
 from nvmath_device.targets import SIMULATED_CC
 
 
 def matmul_multiply(mm: Matmul, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Accumulator:
     """``Matmul.multiply``."""
     call = Call("Matmul.multiply", mm)
-    given = call.bind(args, kwargs, ("a", "b", "i", "j"), optional=("depth", "combine", "x", "args"))
-    combination = [given[name] for name in ("combine", "x", "args") if name in given]
+    given = call.bind(args, kwargs, ("a", "b", "i", "j"), optional=("depth", *COMBINATION))
+    combination = [given[name] for name in COMBINATION if name in given]
     if combination and not {"combine", "x"} <= given.keys():
-        raise call.execution_error(COMBINATION)
+        raise call.execution_error(WANTS_COMBINATION)
     acc = Pipeline(call, mm, given["a"], given["b"], given.get("depth")).tile(call, given["i"], given["j"])
     return acc.combine(*combination[:2], *given.get("args", ())) if combination else acc
 

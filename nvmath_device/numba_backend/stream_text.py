@@ -22,7 +22,7 @@ _EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64"
 
 def start_text(stream: OwnStream, depth: int, guest: Guest | None) -> str:
     """By one thread: barriers, and the first tiles on their way."""
-    lines = _registers(guest)
+    lines = _registers()
     for stage in range(depth):
         full = depth * stream.stage_bytes + stage * WORD_BYTES
         lines.append(f"mbarrier.init.shared::cta.b64 [$near+{full}], 1;")
@@ -51,7 +51,7 @@ def loop_text(stream: OwnStream, depth: int, guest: Guest | None, sums: int) -> 
     a_bytes, _ = stream.tile_bytes
     outputs = ", ".join(f"${e}" for e in range(sums))
     lines = [
-        *_registers(guest),
+        *_registers(),
         *(f"mov.f32 ${e}, 0f00000000;" for e in range(sums)),
         _total(guest),
         f"rem.u32 %next, $thread, {WARPGROUP}; setp.eq.u32 %leads, %next, 0;",
@@ -163,7 +163,7 @@ def _total(guest: Guest | None) -> str:
     return "mov.u32 %total, $turns;" if guest is None else "add.s32 %total, $turns, $guests;"
 
 
-def _registers(guest: Guest | None) -> list[str]:
+def _registers() -> list[str]:
     return [
         ".reg .pred %there, %more, %on, %leads, %fetches;",
         ".reg .b32 %turn, %next, %stage, %parity, %total, %at, %full, %here, %along, %own, %into;",

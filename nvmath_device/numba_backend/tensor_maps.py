@@ -65,7 +65,8 @@ def write_tensor_maps(builder: Any, maps: Sequence[TensorMap], slot: Any) -> Non
     for one in maps:
         address, shape, strides = one.view(builder)
         key += [address, *shape, strides[1 - one.axis]]
-    pairs = [_pair(builder, x, y) for x, y in zip(key[::2], [*key[1::2], *[key[0]] * (len(key) % 2)], strict=True)]
+    key += key[: len(key) % 2]
+    pairs = [emit.vector_of(builder, key[n : n + 2]) for n in range(0, len(key), 2)]
     places = [_pointer(builder, memory, _KEY_AT + n * _VECTOR_BYTES, _PAIR) for n in range(len(pairs))]
     difference = ir.Constant(_PAIR, None)
     for place, x in zip(places, pairs, strict=True):
@@ -103,13 +104,6 @@ def _write(builder: Any, one: TensorMap, memory: Any, offset: int) -> None:
     for part, place in zip(parts, work, strict=True):
         target = _pointer(builder, memory, offset + part, _VECTOR)
         builder.store(builder.load(place, align=_VECTOR_BYTES), target, align=_VECTOR_BYTES)
-
-
-def _pair(builder: Any, first: Any, second: Any) -> Any:
-    pair = ir.Constant(_PAIR, ir.Undefined)
-    for n, x in enumerate((first, second)):
-        pair = builder.insert_element(pair, x, ir.Constant(INT, n))
-    return pair
 
 
 def _pointer(builder: Any, memory: Any, offset: int, kind: Any) -> Any:

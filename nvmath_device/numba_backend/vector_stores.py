@@ -9,7 +9,8 @@ from typing import Any
 from llvmlite import ir
 
 from nvmath_device.descriptors import ROW_MAJOR
-from nvmath_device.numba_backend.pipeline_calls import INT, LONG
+from nvmath_device.numba_backend import emit
+from nvmath_device.numba_backend.pipeline_calls import LONG
 from nvmath_device.own_products import VECTOR_BYTES
 from nvmath_device.pipelines import PipelinePlan
 
@@ -49,9 +50,7 @@ def store_vectors(
                 line * columns + first + n if along_rows else (first + n) * columns + line for n in range(lanes)
             ]
             values = [element(e) for e in elements]
-            vector = ir.Constant(ir.VectorType(values[0].type, lanes), ir.Undefined)
-            for n, value in enumerate(values):
-                vector = builder.insert_element(vector, value, ir.Constant(INT, n))
+            vector = emit.vector_of(builder, values)
             offset = builder.add(*(builder.mul(x, s) for x, s in zip(place(elements[0]), strides, strict=True)))
             pointer = builder.bitcast(builder.gep(start, [offset]), vector.type.as_pointer())
             builder.store(vector, pointer, align=VECTOR_BYTES)
